@@ -1,0 +1,1 @@
+"""The shell around the core: Kafka, files, clocks, processes, the command line."""

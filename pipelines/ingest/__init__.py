@@ -1,0 +1,1 @@
+"""Adapters: what engines, collectors and traces emit -> records of `schemas`. No state of the twin here."""

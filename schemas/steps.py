@@ -1,0 +1,63 @@
+"""Engine spans (`twincast.steps.v1`): one record per engine step, many of one engine in one message.
+
+Counts are those of Dynamo's forward-pass metrics: `prefill_requests` is its `num_prefill_requests`,
+`prefill_context_tokens` its `sum_prefill_kv_tokens`, `decode_context_tokens` its `sum_decode_kv_tokens`.
+"""
+
+from typing import Literal
+
+from schemas.base import Count, DurationUs, EventTime, Name, Row, Tokens, Wire
+
+RowKind = Literal["first", "chunk", "decode", "resumed"]
+
+
+class StepRow(Row):
+    """One request's share of one step: first scheduled, a later prefill chunk, a decode, or back after preemption."""
+
+    request_id: str
+    kind: RowKind
+    tokens: Tokens
+    computed_tokens: Tokens
+
+
+class Step(Wire):
+    """One forward pass: what was scheduled, how long it took, what waited. Queue counts are taken after scheduling.
+
+    `prefill_attention_pairs` is the number of query-key pairs of the prefill tokens; None where only sums are known.
+    `class_us` holds durations per span class when a profile gives them.
+    """
+
+    step: Count
+    start_us: EventTime
+    duration_us: DurationUs
+    prefill_requests: Count = 0
+    prefill_tokens: Tokens = 0
+    prefill_context_tokens: Count = 0
+    prefill_attention_pairs: Count | None = None
+    decode_requests: Count = 0
+    decode_context_tokens: Count = 0
+    waiting: Count | None = None
+    running: Count | None = None
+    kv_used_blocks: Count | None = None
+    cached_tokens: Tokens = 0
+    preempted: tuple[str, ...] = ()
+    finished_requests: Count = 0
+    schedule_us: DurationUs | None = None
+    execute_us: DurationUs | None = None
+    update_us: DurationUs | None = None
+    class_us: dict[str, DurationUs] = {}  # noqa: RUF012 - msgspec copies mutable defaults
+    rows: tuple[StepRow, ...] = ()
+
+    @property
+    def at_us(self) -> int:
+        """Event time: the end of the step, when its tokens exist."""
+        return self.start_us + self.duration_us
+
+
+class StepBatch(Wire, tag_field="record", tag="steps"):
+    """A message: steps of one engine in order. `epoch` counts that engine's restarts; (engine, epoch, step) is unique."""
+
+    deployment: Name
+    engine: Name
+    epoch: Count = 0
+    steps: tuple[Step, ...]

@@ -1,0 +1,1 @@
+"""Engines, simulated: scheduler, KV blocks, step loop (SimPy), compiled kernel, clusters."""
