@@ -1,4 +1,4 @@
-"""Engine configuration (`twincast.engines.v1`, compacted): what decides an engine's behaviour, after vLLM's own flags."""
+"""Engine configuration (`twincast.engines.v1`, compacted): what decides its behaviour, named after vLLM's flags."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""Engine spans (`twincast.steps.v1`): one record per engine step, many of one engine in one message.
+"""Engine spans (`twincast.steps.v1`): one record per engine step, many in one message.
 
 Counts are those of Dynamo's forward-pass metrics: `prefill_requests` is its `num_prefill_requests`,
 `prefill_context_tokens` its `sum_prefill_kv_tokens`, `decode_context_tokens` its `sum_decode_kv_tokens`.
@@ -55,7 +55,7 @@ class Step(Wire):
 
 
 class StepBatch(Wire, tag_field="record", tag="steps"):
-    """A message: steps of one engine in order. `epoch` counts that engine's restarts; (engine, epoch, step) is unique."""
+    """A message: steps of one engine in order; `epoch` counts its restarts; (engine, epoch, step) is unique."""
 
     deployment: Name
     engine: Name
