@@ -9,7 +9,7 @@ from schemas.base import Count, EventTime, Name, NonNegative, Ratio, Tokens, Wir
 Positive = Annotated[int, Meta(ge=1, le=2**40)]
 
 
-class Fingerprint(Wire):
+class Fingerprint(Wire, frozen=True, kw_only=True):
     """What was running. Any change resets authority and keeps the old costs as a prior."""
 
     device: str = ""
@@ -21,7 +21,7 @@ class Fingerprint(Wire):
     flags: tuple[str, ...] = ()
 
 
-class KvTier(Wire):
+class KvTier(Wire, frozen=True, kw_only=True):
     """A host or disk tier behind the KV cache: how fast blocks come back, and whether loading overlaps with compute."""
 
     kind: Literal["host", "disk", "remote"]
@@ -30,7 +30,7 @@ class KvTier(Wire):
     overlapped: bool = True
 
 
-class EngineConfig(Wire, tag_field="record", tag="engine"):
+class EngineConfig(Wire, frozen=True, kw_only=True, tag_field="record", tag="engine"):
     """One engine with its own scheduler and KV pool.
 
     `kv_blocks` counts all blocks; `reserved_blocks` of them are never usable (vLLM keeps one null block).

@@ -6,7 +6,7 @@ A field exists only from its event's time on: `arrived` carries the prompt, neve
 from schemas.base import Count, DurationUs, EventTime, Name, Tokens, Wire
 
 
-class PrefillChunk(Wire):
+class PrefillChunk(Wire, frozen=True, kw_only=True):
     """One prefill chunk of a request, where the engine tells: which tokens, what the KV cache gave, what it took."""
 
     sequence: Count = 0
@@ -20,7 +20,7 @@ class PrefillChunk(Wire):
     kv_write_us: DurationUs | None = None
 
 
-class RequestEvent(Wire, tag_field="event"):
+class RequestEvent(Wire, frozen=True, kw_only=True, tag_field="event"):
     """What all events share. `at_us` is the time of the event itself; `engine` is empty before routing."""
 
     deployment: Name
@@ -30,7 +30,7 @@ class RequestEvent(Wire, tag_field="event"):
     traffic_class: str = ""
 
 
-class RequestArrived(RequestEvent, tag="arrived"):
+class RequestArrived(RequestEvent, frozen=True, kw_only=True, tag="arrived"):
     """The request reached the frontend. `block_hashes` name its prompt's blocks of `hash_block_tokens` each."""
 
     isl_tokens: Tokens
@@ -40,7 +40,7 @@ class RequestArrived(RequestEvent, tag="arrived"):
     hash_block_tokens: Count = 0
 
 
-class RequestFinished(RequestEvent, tag="finished"):
+class RequestFinished(RequestEvent, frozen=True, kw_only=True, tag="finished"):
     """All tokens delivered; `at_us` is the last token as the client saw it.
 
     `arrived_us` to `first_token_us` is TTFT with queueing included. The four `engine_` stamps are the engine's own
@@ -63,7 +63,7 @@ class RequestFinished(RequestEvent, tag="finished"):
     chunks: tuple[PrefillChunk, ...] = ()
 
 
-class RequestRejected(RequestEvent, tag="rejected"):
+class RequestRejected(RequestEvent, frozen=True, kw_only=True, tag="rejected"):
     """Refused by the gateway or a full queue: never admitted, no latency."""
 
     arrived_us: EventTime | None = None
@@ -72,7 +72,7 @@ class RequestRejected(RequestEvent, tag="rejected"):
     reason: str = ""
 
 
-class RequestAborted(RequestEvent, tag="aborted"):
+class RequestAborted(RequestEvent, frozen=True, kw_only=True, tag="aborted"):
     """Ended before its last token: client gone, timeout, error. Its times are censored, not latencies."""
 
     arrived_us: EventTime | None = None

@@ -9,7 +9,7 @@ from schemas.base import EventTime, Name, Quantile, Wire
 Metric = Literal["ttft_s", "tpot_s", "e2e_s"]
 
 
-class SloTarget(Wire):
+class SloTarget(Wire, frozen=True, kw_only=True):
     """`quantile` of `metric` must stay at or under `limit_s` seconds for `traffic_class` (empty: all traffic)."""
 
     metric: Metric
@@ -18,7 +18,7 @@ class SloTarget(Wire):
     traffic_class: str = ""
 
 
-class Slos(Wire, tag_field="record", tag="slos"):
+class Slos(Wire, frozen=True, kw_only=True, tag_field="record", tag="slos"):
     """All targets of one deployment; a newer record replaces the older one."""
 
     deployment: Name

@@ -11,7 +11,7 @@ from schemas.base import Count, DurationUs, EventTime, Name, Row, Tokens, Wire
 RowKind = Literal["first", "chunk", "decode", "resumed"]
 
 
-class StepRow(Row):
+class StepRow(Row, frozen=True):
     """One request's share of one step: first scheduled, a later prefill chunk, a decode, or back after preemption."""
 
     request_id: str
@@ -20,7 +20,7 @@ class StepRow(Row):
     computed_tokens: Tokens
 
 
-class Step(Wire):
+class Step(Wire, frozen=True, kw_only=True):
     """One forward pass: what was scheduled, how long it took, what waited. Queue counts are taken after scheduling.
 
     `prefill_attention_pairs` is the number of query-key pairs of the prefill tokens; None where only sums are known.
@@ -54,7 +54,7 @@ class Step(Wire):
         return self.start_us + self.duration_us
 
 
-class StepBatch(Wire, tag_field="record", tag="steps"):
+class StepBatch(Wire, frozen=True, kw_only=True, tag_field="record", tag="steps"):
     """A message: steps of one engine in order; `epoch` counts its restarts; (engine, epoch, step) is unique."""
 
     deployment: Name
