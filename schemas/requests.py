@@ -45,6 +45,8 @@ class RequestFinished(RequestEvent, frozen=True, kw_only=True, tag="finished"):
 
     `arrived_us` to `first_token_us` is TTFT with queueing included. The four `engine_` stamps are the engine's own
     view: taken from its input queue, first scheduled, first and last token; None where the source does not tell.
+    `timed` is False where the source tells lengths but not when the last token came (public traces): then `at_us`
+    equals `arrived_us` and no latency may be taken from the record.
     """
 
     arrived_us: EventTime
@@ -61,6 +63,7 @@ class RequestFinished(RequestEvent, frozen=True, kw_only=True, tag="finished"):
     block_hashes: tuple[int, ...] = ()
     hash_block_tokens: Count = 0
     chunks: tuple[PrefillChunk, ...] = ()
+    timed: bool = True
 
 
 class RequestRejected(RequestEvent, frozen=True, kw_only=True, tag="rejected"):

@@ -1,4 +1,4 @@
-"""Engine spans (`twincast.steps.v1`): one record per engine step, many in one message.
+"""Engine spans (`twincast.steps.v1`): one record per engine step, many in one message; and counts between steps.
 
 Counts are those of Dynamo's forward-pass metrics: `prefill_requests` is its `num_prefill_requests`,
 `prefill_context_tokens` its `sum_prefill_kv_tokens`, `decode_context_tokens` its `sum_decode_kv_tokens`.
@@ -6,7 +6,7 @@ Counts are those of Dynamo's forward-pass metrics: `prefill_requests` is its `nu
 
 from typing import Literal
 
-from schemas.base import Count, DurationUs, EventTime, Name, Row, Tokens, Wire
+from schemas.base import Count, DurationUs, EventTime, Name, Ratio, Row, Tokens, Wire
 
 RowKind = Literal["first", "chunk", "decode", "resumed"]
 
@@ -61,3 +61,24 @@ class StepBatch(Wire, frozen=True, kw_only=True, tag_field="record", tag="steps"
     engine: Name
     epoch: Count = 0
     steps: tuple[Step, ...]
+
+
+class EngineStats(Wire, frozen=True, kw_only=True, tag_field="record", tag="stats"):
+    """Counts of one engine at one moment, as its metrics endpoint tells. Totals count since the engine's start."""
+
+    deployment: Name
+    engine: Name
+    at_us: EventTime
+    running: Count | None = None
+    waiting: Count | None = None
+    kv_used_ratio: Ratio | None = None
+    prompt_tokens_total: Count | None = None
+    generation_tokens_total: Count | None = None
+    prefix_query_tokens_total: Count | None = None
+    prefix_hit_tokens_total: Count | None = None
+    preemptions_total: Count | None = None
+    finished_requests_total: Count | None = None
+    rejected_requests_total: Count | None = None
+
+
+StepRecord = StepBatch | EngineStats
