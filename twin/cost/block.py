@@ -1,0 +1,118 @@
+"""Steps of one engine as columns: the form in which cost models learn. Holds data and refuses bad rows; learns nothing.
+
+Law: every row of a block built here ends as exactly one of kept or refused, and refused rows are counted by reason.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.steps import Step
+from twin.cost.shape import StepShape
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+FEATURES: Final = (
+    "prefill_requests",
+    "prefill_tokens",
+    "prefill_attention_pairs",
+    "decode_requests",
+    "decode_context_tokens",
+)
+"""Column order of `StepBlock.shapes`: the fields of `StepShape`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepBlock:
+    """Consecutive steps of one engine, in order of event time; n rows.
+
+    `at_us` (n, int64): event time, the end of the step. `shapes` (n, 5): columns in the order of `FEATURES`.
+    `duration_s` (n,): start to end. `gap_s` (n,): end of the step before to the start of this one while work was
+    waiting, empty steps between them included; NaN where the engine idled or the step before is unknown.
+    `class_s`: durations per span class (n,), NaN where a step carries none.
+    """
+
+    at_us: IntArray
+    shapes: FloatArray
+    duration_s: FloatArray
+    gap_s: FloatArray
+    class_s: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        n = len(self.at_us)
+        if self.shapes.shape != (n, len(FEATURES)):
+            raise ValueError(f"shapes must have the shape ({n}, {len(FEATURES)}), got {self.shapes.shape}")
+        for name, column in (("duration_s", self.duration_s), ("gap_s", self.gap_s), *self.class_s.items()):
+            if column.shape != (n,):
+                raise ValueError(f"{name} must have {n} rows like at_us, got the shape {column.shape}")
+
+    def __len__(self) -> int:
+        return len(self.at_us)
+
+    @classmethod
+    def from_steps(cls, steps: Sequence[Step], previous: Step | None = None) -> "StepBlock":
+        """Columns of wire steps of one engine. `previous` is the step before the first, for its gap."""
+        n = len(steps)
+        shapes = np.zeros((n, len(FEATURES)))
+        at_us = np.zeros(n, dtype=np.int64)
+        duration_s = np.zeros(n)
+        gap_s = np.full(n, np.nan)
+        classes = sorted({name for step in steps for name in step.class_us})
+        class_s = {name: np.full(n, np.nan) for name in classes}
+        for i, step in enumerate(steps):
+            at_us[i] = step.at_us
+            shapes[i] = shape_row(shape_of(step))
+            duration_s[i] = step.duration_us * 1e-6
+            gap_s[i] = _gap_s(steps[i - 1] if i else previous, step)
+            for name, value_us in step.class_us.items():
+                class_s[name][i] = value_us * 1e-6
+        return cls(at_us=at_us, shapes=shapes, duration_s=duration_s, gap_s=gap_s, class_s=class_s)
+
+
+def shape_of(step: Step) -> StepShape:
+    """Shape of a wire step. Attention pairs are estimated from sums where the record does not hold them:
+    tokens x mean context before, plus the triangle of chunks of equal size."""
+    pairs = step.prefill_attention_pairs
+    if pairs is None:
+        chunks = max(step.prefill_requests, 1)
+        own = step.prefill_tokens / chunks
+        pairs = round(step.prefill_tokens * (step.prefill_context_tokens / chunks + (own + 1.0) / 2.0))
+    return StepShape(
+        prefill_requests=step.prefill_requests,
+        prefill_tokens=step.prefill_tokens,
+        prefill_attention_pairs=pairs,
+        decode_requests=step.decode_requests,
+        decode_context_tokens=step.decode_context_tokens,
+    )
+
+
+def shape_row(shape: StepShape) -> tuple[int, ...]:
+    """The five counts in the order of `FEATURES`."""
+    return (
+        shape.prefill_requests,
+        shape.prefill_tokens,
+        shape.prefill_attention_pairs,
+        shape.decode_requests,
+        shape.decode_context_tokens,
+    )
+
+
+def shape_features(shape: StepShape) -> dict[str, float]:
+    """The five counts as river's feature dict.
+
+    >>> shape_features(StepShape(decode_requests=2, decode_context_tokens=700))["decode_requests"]
+    2.0
+    """
+    return {name: float(value) for name, value in zip(FEATURES, shape_row(shape), strict=True)}
+
+
+def _gap_s(before: Step | None, step: Step) -> float:
+    """Time between two steps while work was left; NaN where the step before left none, or does not say."""
+    if before is None or before.running is None:
+        return np.nan
+    left = before.running - before.finished_requests + (before.waiting or 0)
+    return (step.start_us - before.at_us) * 1e-6 if left > 0 else np.nan
