@@ -61,7 +61,7 @@ class HorizonForecast(Wire, frozen=True, kw_only=True):
 
 
 class Curve(Wire, frozen=True, kw_only=True):
-    """A quantity over the simulated span: mean and upper quantile over replications, every `interval_s` from `as_of`."""
+    """A quantity over the simulated span: mean and P95 over replications, every `interval_s` from `as_of`."""
 
     name: Name
     interval_s: Seconds

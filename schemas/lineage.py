@@ -12,7 +12,7 @@ class Offset(Wire, frozen=True, kw_only=True):
 
 
 class Lineage(Wire, frozen=True, kw_only=True):
-    """`settings_hash` and `costs_hash` are blake2b digests; `seed` is the root seed, from which every stream derives."""
+    """`settings_hash` and `costs_hash` are blake2b digests; `seed` is the root of every random stream."""
 
     twincast_version: str
     settings_hash: str

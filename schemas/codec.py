@@ -1,0 +1,183 @@
+"""Bytes <-> structs. Says what is wrong and where; does not judge what a record means (see `twin`).
+
+Law: `decode(topic, encode(record))` gives the record back, and no bytes whatever make `decode` raise anything but
+`SchemaError`. A message of many steps is refused by the step: good ones are returned, bad ones named by index.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from schemas.base import EARLIEST_US
+from schemas.steps import Step, StepBatch
+from schemas.topics import STEPS, TOPICS
+
+SCHEMA_VERSION = 1
+NEWEST_READABLE_VERSION = SCHEMA_VERSION + 1
+"""A version only ever adds optional fields, so the next one still reads; beyond that nothing is promised."""
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+
+_CONFLUENT_HEADER_BYTES = 5
+
+
+class SchemaError(Exception):
+    """The record is wrong, not the program. `reason` is a short stable code, `where` a JSON path or empty."""
+
+    def __init__(self, reason: str, detail: str, topic: str = "", where: str = "") -> None:
+        super().__init__(reason, detail, topic, where)
+        self.reason = reason
+        self.detail = detail
+        self.topic = topic
+        self.where = where
+
+    def __str__(self) -> str:
+        place = f" at {self.where}" if self.where else ""
+        return f"{self.topic or 'record'}: {self.reason}{place}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A message: its record, and per refused index (steps only) why. `units` counts records in the message."""
+
+    record: Any
+    refused: tuple[tuple[int, SchemaError], ...] = ()
+    units: int = 1
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: int = SCHEMA_VERSION
+
+
+class _RawBatch(msgspec.Struct):
+    deployment: str
+    engine: str
+    steps: list[msgspec.Raw]
+    epoch: int = 0
+
+
+_DECODERS = {name: msgspec.json.Decoder(topic.type) for name, topic in TOPICS.items() if topic.type is not None}
+_VERSION = msgspec.json.Decoder(_Versioned)
+_RAW_BATCH = msgspec.json.Decoder(_RawBatch)
+_STEP = msgspec.json.Decoder(Step)
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+
+
+def encode(record: msgspec.Struct) -> bytes:
+    """JSON with fields in declaration order and defaults left out: equal records give equal bytes."""
+    return _ENCODER.encode(record)
+
+
+def decode(topic_name: str, value: bytes) -> Decoded:
+    """Read one message of a topic.
+
+    Raises SchemaError with a stable `reason`: `empty`, `too_large`, `invalid_utf8`, `not_json`, `truncated`,
+    `non_finite`, `int_out_of_range`, `timestamp_unit`, `out_of_range`, `bad_type`, `missing_field`, `unknown_event`
+    or `schema_version`.
+    """
+    decoder = _DECODERS[topic_name]
+    body = _body(topic_name, value)
+    try:
+        record = decoder.decode(body)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        if topic_name == STEPS.name:
+            return _decode_steps(body, _schema_error(topic_name, body, error))
+        raise _schema_error(topic_name, body, error) from None
+    if b'"schema_version"' in body:
+        _check_version(topic_name, body)
+    units = len(record.steps) if isinstance(record, StepBatch) else 1
+    return Decoded(record=record, units=units)
+
+
+def _body(topic_name: str, value: bytes) -> bytes:
+    if not value:
+        raise SchemaError("empty", "no bytes", topic_name)
+    if len(value) > MAX_MESSAGE_BYTES:
+        raise SchemaError("too_large", f"{len(value)} bytes, at most {MAX_MESSAGE_BYTES}", topic_name)
+    if value[0] == 0 and value[_CONFLUENT_HEADER_BYTES : _CONFLUENT_HEADER_BYTES + 1] == b"{":
+        return value[_CONFLUENT_HEADER_BYTES:]  # Confluent wire format: a zero byte and a 4-byte schema id
+    return value
+
+
+def _check_version(topic_name: str, body: bytes) -> None:
+    try:
+        version = _VERSION.decode(body).schema_version
+    except msgspec.ValidationError as error:
+        raise SchemaError("schema_version", str(error), topic_name, "$.schema_version") from None
+    if not 1 <= version <= NEWEST_READABLE_VERSION:
+        detail = f"got {version}, this program reads 1 to {NEWEST_READABLE_VERSION}; update it or the producer"
+        raise SchemaError("schema_version", detail, topic_name, "$.schema_version")
+
+
+def _decode_steps(body: bytes, whole: SchemaError) -> Decoded:
+    try:
+        raw = _RAW_BATCH.decode(body)
+        empty = StepBatch(deployment=raw.deployment, engine=raw.engine, epoch=raw.epoch, steps=())
+        msgspec.convert(msgspec.to_builtins(empty), StepBatch)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        raise whole from None
+    good, refused = [], []
+    for index, step in enumerate(raw.steps):
+        try:
+            good.append(_STEP.decode(step))
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            refused.append((index, _schema_error(STEPS.name, bytes(step), error)))
+    if not refused:  # what is wrong is in the envelope
+        raise whole
+    record = StepBatch(deployment=raw.deployment, engine=raw.engine, epoch=raw.epoch, steps=tuple(good))
+    return Decoded(record=record, refused=tuple(refused), units=len(raw.steps))
+
+
+_NON_FINITE = re.compile(rb"[:\[,]\s*(-?Infinity|-?NaN|nan)\b")
+_HUGE_EXPONENT = re.compile(rb"[:\[,]\s*-?\d+(\.\d+)?[eE]\+?\d{3,}")
+_INT_MAX = 2**63 - 1
+
+
+def _schema_error(topic_name: str, body: bytes, error: Exception) -> SchemaError:
+    text = str(error)
+    where = text.split(" - at `", 1)[1].rstrip("`") if " - at `" in text else ""
+    return SchemaError(_reason(body, text, where), text.split(" - at `")[0], topic_name, where)
+
+
+def _reason(body: bytes, text: str, where: str) -> str:
+    if "UTF-8" in text or ("malformed" in text and not _is_utf8(body)):
+        return "invalid_utf8"
+    if _NON_FINITE.search(body) or ("out of range" in text and _HUGE_EXPONENT.search(body)):
+        return "non_finite"
+    if "truncated" in text:
+        return "truncated"
+    if "malformed" in text or "recursion" in text.lower():
+        return "not_json"
+    if "missing required" in text:
+        return "missing_field"
+    if "Invalid value" in text:
+        return "unknown_event"
+    if "out of range" in text:
+        return "int_out_of_range"
+    if "Expected `int` <=" in text or "Expected `int` >=" in text:
+        return _range_reason(body, where)
+    return "out_of_range" if "<=" in text or ">=" in text or "length" in text else "bad_type"
+
+
+def _range_reason(body: bytes, where: str) -> str:
+    """A stamp in another unit is told from any other number that is too small or too large."""
+    if not where.rsplit(".", 1)[-1].endswith("_us"):
+        return "out_of_range"
+    value = _value_at(body, where)
+    if value > _INT_MAX:
+        return "int_out_of_range"
+    return "timestamp_unit" if value >= EARLIEST_US // 1_000_000 else "out_of_range"
+
+
+def _value_at(body: bytes, where: str) -> int:
+    found = re.search(rb'"' + where.rsplit(".", 1)[-1].encode() + rb'"\s*:\s*(-?\d+)', body)
+    return int(found.group(1)) if found else 0
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
