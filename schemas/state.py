@@ -1,4 +1,4 @@
-"""Snapshots (`twincast.state.v1`, compacted): a deployment's state with the input offsets it holds. JSON, never pickle."""
+"""Snapshots (`twincast.state.v1`, compacted): a deployment's state and the input offsets in it. JSON, never pickle."""
 
 from typing import Any
 

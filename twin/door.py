@@ -1,0 +1,56 @@
+"""The door of the core: well-formed records that cannot be true. Says why; repairs nothing.
+
+Law: what passes has times in causal order and no latency that is negative, zero by omission, or a failure's.
+"""
+
+import itertools
+
+from schemas.requests import RequestAborted, RequestFinished
+from schemas.steps import Step
+
+LONGEST_REQUEST_US = 24 * 3600 * 1_000_000
+
+
+def objection(record: object) -> str | None:
+    """The reason why a record is quarantined, or None if it may be applied.
+
+    >>> from schemas.steps import Step
+    >>> objection(Step(step=1, start_us=1796052001416172, duration_us=90_000_000_000))
+    'out_of_range'
+    """
+    if isinstance(record, RequestFinished):
+        return _finished(record)
+    if isinstance(record, RequestAborted) and record.arrived_us is not None and record.at_us < record.arrived_us:
+        return "negative_duration"
+    if isinstance(record, Step):
+        return _step(record)
+    return None
+
+
+def _finished(record: RequestFinished) -> str | None:
+    stamps = (
+        (record.arrived_us, record.first_token_us, record.at_us),
+        (
+            record.engine_queued_us,
+            record.engine_scheduled_us,
+            record.engine_first_token_us,
+            record.engine_last_token_us,
+        ),
+    )
+    for group in stamps:
+        known = [stamp for stamp in group if stamp is not None]
+        if any(later < earlier for earlier, later in itertools.pairwise(known)):
+            return "negative_duration"
+    if record.at_us - record.arrived_us > LONGEST_REQUEST_US:
+        return "out_of_range"
+    if record.osl_tokens == 0 or record.isl_tokens == 0:
+        return "zero_tokens"
+    return None
+
+
+def _step(record: Step) -> str | None:
+    if record.duration_us > LONGEST_REQUEST_US:
+        return "out_of_range"
+    if record.duration_us == 0 and record.prefill_tokens + record.decode_requests > 0:
+        return "zero_duration"
+    return None
