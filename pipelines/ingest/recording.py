@@ -1,0 +1,276 @@
+"""Recordings: a stretch of a service on disk as a stream of records in event order. Does not talk to Kafka.
+
+Two layouts are read: the project's own (`meta.json` names it; one file of wire JSON per topic) and the folders that a
+recorded vLLM wrote (`lab_recording`). The own layout is also written.
+
+Laws: reading is deterministic; what is written reads back the same; a lower level never tells more than a higher one.
+"""
+
+import gzip
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from pipelines.errors import ConfigError
+from pipelines.ingest.lines import read_all, read_lines
+from schemas.engines import EngineConfig
+from schemas.requests import RequestAborted, RequestArrived, RequestFinished, RequestRecord, RequestRejected
+from schemas.steps import EngineStats, StepBatch, StepRecord
+
+REQUESTS: Final = "twincast.requests.v1"
+STEPS: Final = "twincast.steps.v1"
+ENGINES: Final = "twincast.engines.v1"
+
+Level = Literal["S0", "S1", "S2", "S3"]
+InputRecord = RequestRecord | StepRecord | EngineConfig
+
+LAYOUT: Final = "twincast-recording"
+LAYOUT_VERSION: Final = 1
+_FILES = {ENGINES: "engines.jsonl.gz", REQUESTS: "requests.jsonl.gz", STEPS: "steps.jsonl.gz"}
+_DECODERS: dict[str, msgspec.json.Decoder[InputRecord]] = {
+    ENGINES: msgspec.json.Decoder(EngineConfig),
+    REQUESTS: msgspec.json.Decoder(RequestRecord),
+    STEPS: msgspec.json.Decoder(StepRecord),
+}
+_EVENT_ORDER = (EngineConfig, RequestArrived, RequestRejected, RequestAborted, RequestFinished, StepBatch, EngineStats)
+
+
+class Event(NamedTuple):
+    """One message of a recording: where it goes, its key, the record, and its event time in microseconds."""
+
+    topic: str
+    key: str
+    record: InputRecord
+    at_us: int
+
+
+class RecordingMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """`meta.json` of the project's own layout."""
+
+    layout: str
+    version: int
+    name: str
+    source: str = ""
+    deployments: tuple[str, ...] = ()
+    counts: dict[str, int] = {}
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recording at one input level; iterate to get its events in order. `t0_us` is its start, microseconds."""
+
+    name: str
+    level: Level
+    t0_us: int
+    events: tuple[Event, ...]
+    source: str = ""
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    @property
+    def deployments(self) -> tuple[str, ...]:
+        """All deployments in it, sorted."""
+        return tuple(sorted({event.record.deployment for event in self.events}))
+
+    @property
+    def deployment(self) -> str:
+        """The only deployment. Raises ConfigError if there are none or several."""
+        names = self.deployments
+        if len(names) != 1:
+            raise ConfigError(
+                f"recording {self.name} holds {len(names)} deployments {names[:5]}; name the one you mean"
+            )
+        return names[0]
+
+    @property
+    def engines(self) -> tuple[EngineConfig, ...]:
+        """Engine configurations, in order."""
+        return tuple(event.record for event in self.events if isinstance(event.record, EngineConfig))
+
+    @property
+    def requests(self) -> tuple[RequestRecord, ...]:
+        """Request events, in order."""
+        return tuple(event.record for event in self.events if isinstance(event.record, RequestRecord))
+
+    @property
+    def step_batches(self) -> tuple[StepBatch, ...]:
+        """Messages of steps, in order."""
+        return tuple(event.record for event in self.events if isinstance(event.record, StepBatch))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many records of each kind, by wire tag; `step` counts single steps."""
+        counts = Counter(str(event.record.__struct_config__.tag) for event in self.events)
+        if batches := self.step_batches:
+            counts["step"] = sum(len(batch.steps) for batch in batches)
+        return dict(sorted(counts.items()))
+
+
+def read_recording(folder: Path | str, level: Level = "S3") -> Recording:
+    """The recording in `folder`, reduced to what input level `level` would see.
+
+    S0: engine configurations and ends of requests as a client sees them. S1: plus engine stamps and counts from
+    metrics. S2: plus arrivals and steps without rows. S3: everything; counts from metrics are left out from S2 on
+    where steps of the engine tell the same better.
+
+    Raises ConfigError naming file, line and field if anything is missing, truncated or malformed.
+    """
+    from pipelines.ingest.lab_recording import read_lab_events
+
+    if level not in get_args(Level):
+        raise ConfigError(f"input level {level!r} is unknown; expected one of {', '.join(get_args(Level))}")
+    path = Path(folder)
+    meta_path = path / "meta.json"
+    raw = read_all(meta_path)
+    try:
+        head = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{meta_path} is not JSON ({error}); expected the recording's description") from error
+    if not isinstance(head, dict):
+        raise ConfigError(f"{meta_path} holds a {type(head).__name__}; expected an object")
+    if "layout" in head:
+        meta = _own_meta(meta_path, raw)
+        events: Iterable[Event] = _read_own(path)
+        name, source = meta.name, meta.source
+    else:
+        events = read_lab_events(path, raw, level)
+        name, source = str(head.get("name") or path.name), "vllm-lab"
+    ordered = at_level(in_order(events), level)
+    return Recording(name, level, min((event.at_us for event in ordered), default=0), ordered, source)
+
+
+def write_recording(
+    folder: Path | str, events: Iterable[Event], name: str, source: str, notes: Iterable[str] = ()
+) -> Path:
+    """Writes the own layout; the same events give the same bytes. Returns the folder.
+
+    Raises ConfigError if the folder already holds something or cannot be written.
+    """
+    path = Path(folder)
+    recording = Recording(name, "S3", 0, in_order(events), source)
+    meta = RecordingMeta(
+        layout=LAYOUT,
+        version=LAYOUT_VERSION,
+        name=name,
+        source=source,
+        deployments=recording.deployments,
+        counts=recording.counts,
+        notes=tuple(notes),
+    )
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise ConfigError(f"{path} is not empty; name a new folder for the recording")
+        for topic, file_name in _FILES.items():
+            records = [event.record for event in recording if event.topic == topic]
+            if records:
+                (path / file_name).write_bytes(_gzip(msgspec.json.Encoder().encode_lines(records)))
+        (path / "meta.json").write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1) + b"\n")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error.strerror or error}); name another folder") from error
+    return path
+
+
+def event_of(record: InputRecord) -> Event:
+    """The record as a message: its topic, key and event time. A batch of steps is sent when its last step ends."""
+    if isinstance(record, EngineConfig):
+        return Event(ENGINES, f"{record.deployment}/{record.engine}", record, record.at_us)
+    if isinstance(record, StepBatch):
+        return Event(STEPS, record.deployment, record, record.steps[-1].at_us if record.steps else 0)
+    topic = STEPS if isinstance(record, EngineStats) else REQUESTS
+    return Event(topic, record.deployment, record, record.at_us)
+
+
+def in_order(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Sorted by event time, then kind of record (arrivals before ends), then key; otherwise as given."""
+    rank: dict[type, int] = {kind: place for place, kind in enumerate(_EVENT_ORDER)}
+    return tuple(sorted(events, key=lambda event: (event.at_us, rank[type(event.record)], event.key)))
+
+
+def at_level(events: Iterable[Event], level: Level) -> tuple[Event, ...]:
+    """What input level `level` sees of `events`; see `read_recording`."""
+    kept = tuple(events)
+    stepping = {(event.record.deployment, event.record.engine) for event in kept if isinstance(event.record, StepBatch)}
+    reduced = (_reduce(event, level, stepping) for event in kept)
+    return tuple(event for event in reduced if event is not None)
+
+
+def _reduce(event: Event, level: Level, stepping: set[tuple[str, str]]) -> Event | None:
+    record = event.record
+    if isinstance(record, EngineStats):
+        told_by_steps = level in ("S2", "S3") and (record.deployment, record.engine) in stepping
+        return None if level == "S0" or told_by_steps else event
+    if isinstance(record, StepBatch):
+        if level in ("S0", "S1"):
+            return None
+        return event if level == "S3" else event._replace(record=_without_rows(record))
+    if isinstance(record, RequestArrived):
+        return event if level in ("S2", "S3") else None
+    if isinstance(record, EngineConfig) and level in ("S0", "S1"):
+        return event._replace(record=replace(record, emits_steps=False))
+    if isinstance(record, RequestFinished) and level == "S0":
+        return event._replace(record=_client_view(record))
+    return event
+
+
+def _without_rows(batch: StepBatch) -> StepBatch:
+    return replace(batch, steps=tuple(replace(step, rows=()) for step in batch.steps))
+
+
+def _client_view(record: RequestFinished) -> RequestFinished:
+    return replace(
+        record,
+        engine_queued_us=None,
+        engine_scheduled_us=None,
+        engine_first_token_us=None,
+        engine_last_token_us=None,
+        cached_tokens=None,
+        preemptions=None,
+        chunks=(),
+    )
+
+
+def _own_meta(path: Path, raw: bytes) -> RecordingMeta:
+    try:
+        meta = msgspec.json.decode(raw, type=RecordingMeta)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path} does not describe a recording: {error}") from error
+    if meta.layout != LAYOUT or not 1 <= meta.version <= LAYOUT_VERSION:
+        found = f"layout {meta.layout!r} version {meta.version}"
+        raise ConfigError(
+            f"{path} has {found}; this program reads {LAYOUT!r} up to version {LAYOUT_VERSION}, update it"
+        )
+    for topic, count_of in ((REQUESTS, ("arrived", "finished", "rejected", "aborted")), (STEPS, ("steps", "stats"))):
+        file = path.parent / _FILES[topic]
+        if any(meta.counts.get(tag) for tag in count_of) and not file.exists():
+            raise ConfigError(f"{file} is missing although {path.name} counts its records; copy the recording again")
+    return meta
+
+
+def _read_own(path: Path) -> Iterator[Event]:
+    for topic, file_name in _FILES.items():
+        file = path / file_name
+        if not file.exists():
+            continue
+        decoder = _DECODERS[topic]
+        for number, line in read_lines(file):
+            try:
+                yield event_of(decoder.decode(line))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{file} line {number}: {error}") from error
+
+
+def _gzip(data: bytes) -> bytes:
+    """Gzip without a time or a name inside, so that equal content gives equal files."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0) as file:
+        file.write(data)
+    return buffer.getvalue()
