@@ -11,7 +11,7 @@ from schemas.requests import RequestRecord
 from schemas.scores import Score
 from schemas.slos import Slos
 from schemas.state import Snapshot
-from schemas.steps import StepBatch
+from schemas.steps import StepRecord
 
 DAY_MS = 24 * 3600 * 1000
 FOREVER_MS = -1
@@ -43,8 +43,8 @@ REQUESTS = Topic(
 STEPS = Topic(
     name="twincast.steps.v1",
     key="deployment",
-    type=StepBatch,
-    about="engine steps, many of one engine in a message",
+    type=StepRecord,
+    about="engine steps, many of one engine in a message; engine counts between them",
 )
 ENGINES = Topic(
     name="twincast.engines.v1",
