@@ -1,0 +1,39 @@
+# Everything a newcomer needs: `make demo` and `make test`. Both set up their own environment in .venv.
+PYTHON ?= python3
+SPEED ?=
+SECONDS ?=
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: setup demo test check lint generate bench bench-full clean
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,otlp]"
+	touch $(STAMP)
+
+setup: $(STAMP)
+
+demo: setup
+	$(BIN)/twincast demo $(if $(SPEED),--speed $(SPEED)) $(if $(SECONDS),--seconds $(SECONDS))
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check
+
+# Cheap first: style, types, then every test; those on a real Kafka skip with a reason where none can be started.
+check: lint
+	$(BIN)/pytest
+
+# Files made from the structs: JSON Schemas, AsyncAPI, the picture of the flow. A test keeps them equal.
+generate: setup
+	$(BIN)/python -m pipelines.contracts
+
+bench: setup
+	for file in tests/bench/bench_*.py; do $(BIN)/python -m tests.bench.$$(basename $$file .py) || exit 1; done
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

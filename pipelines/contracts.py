@@ -1,0 +1,93 @@
+"""Makes the published contracts from the structs: JSON Schemas, AsyncAPI. Run it with `make generate`.
+
+Law: what stands in docs/contracts equals what this makes; a test says so.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from schemas.codec import SCHEMA_VERSION
+from schemas.topics import OUTPUTS, TOPICS, Topic
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "contracts"
+
+
+def contract_files() -> dict[str, str]:
+    """File name -> content, for every topic with a struct, and `asyncapi.json`."""
+    typed = [topic for topic in TOPICS.values() if topic.type is not None]
+    files = {f"{topic.name}.schema.json": _pretty(_schema(topic)) for topic in typed}
+    files["asyncapi.json"] = _pretty(_asyncapi(list(TOPICS.values())))
+    return files
+
+
+def write_contracts(folder: Path = FOLDER) -> list[Path]:
+    """Write all files; return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, content in contract_files().items():
+        path = folder / name
+        path.write_text(content, encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
+def _schema(topic: Topic) -> dict[str, Any]:
+    schema = msgspec.json.schema(topic.type)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"{topic.name}: {topic.about}",
+        "x-schema-version": SCHEMA_VERSION,
+    } | schema
+
+
+def _asyncapi(topics: list[Topic]) -> dict[str, Any]:
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "Twincast",
+            "version": f"{SCHEMA_VERSION}.0.0",
+            "description": "A streaming digital twin of LLM inference serving. Outputs are CloudEvents in binary mode.",
+            "license": {"name": "Apache-2.0"},
+        },
+        "defaultContentType": "application/json",
+        "channels": {topic.name: _channel(topic) for topic in topics},
+        "operations": {_operation_id(topic): _operation(topic) for topic in topics},
+    }
+
+
+def _channel(topic: Topic) -> dict[str, Any]:
+    payload = {"$ref": f"./{topic.name}.schema.json"} if topic.type is not None else {}
+    return {
+        "address": topic.name,
+        "description": topic.about,
+        "messages": {"record": {"payload": payload, "x-key": topic.key}},
+        "bindings": {
+            "kafka": {
+                "topicConfiguration": {
+                    "cleanup.policy": [topic.policy],
+                    "retention.ms": topic.retention_ms,
+                }
+            }
+        },
+    }
+
+
+def _operation_id(topic: Topic) -> str:
+    return topic.name.removeprefix("twincast.").replace(".", "_")
+
+
+def _operation(topic: Topic) -> dict[str, Any]:
+    action = "send" if topic in OUTPUTS or topic.type is None else "receive"
+    return {"action": action, "channel": {"$ref": f"#/channels/{topic.name}"}}
+
+
+def _pretty(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    for written in write_contracts():
+        print(written)
