@@ -1,0 +1,1 @@
+"""All that talks to Kafka: nothing outside this package imports aiokafka or faust."""
