@@ -1,0 +1,230 @@
+"""What a simulation of the near future takes and gives, as plain frozen data. Simulates nothing.
+
+Everything pickles, so a job can run in another process. Law: a result depends on its job alone, byte for byte; the
+first replications of a longer job are those of a shorter one.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from schemas.changes import Phase
+from schemas.engines import EngineConfig
+from schemas.slos import Metric, SloTarget
+from twin.cost.frozen import FrozenStepCost
+from twin.cost.noise import StepNoise
+from twin.engine.types import EngineName, EngineState
+from twin.metrics import CLOSES_AFTER_S, METRICS, QUANTILES, BoolArray, FloatArray, IntArray
+from twin.traffic.plan import TrafficPlan
+from twin.traffic.scenarios import BASELINE, Scenario
+from twin.traffic.streams import Streams
+
+DEFAULT_HORIZONS_S = (30.0, 60.0, 120.0)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """One engine as of the job's `as_of`. Output lengths in `state` are placeholders: they are drawn anew.
+
+    It takes new requests from `available_from_s` (an engine that is starting) to `available_until_s` (one that will
+    drain), seconds from `as_of`.
+    """
+
+    name: str
+    config: EngineConfig
+    cost: FrozenStepCost
+    noise: StepNoise | None = None
+    state: EngineState = field(default_factory=EngineState)
+    available_from_s: float = 0.0
+    available_until_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.available_from_s < self.available_until_s:
+            raise ValueError(
+                f"engine {self.name!r} must have 0 <= available_from_s < available_until_s, "
+                f"got {self.available_from_s} and {self.available_until_s}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class FrontendOverheads:
+    """Time a request spends outside the engine, each as equally likely values in seconds, ascending (none: no time).
+
+    `to_engine_s`: arrival at the frontend to the engine's input queue. `to_client_s`: a token in the engine to the
+    same token at the client.
+    """
+
+    to_engine_s: tuple[float, ...] = ()
+    to_client_s: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("to_engine_s", "to_client_s"):
+            values = getattr(self, name)
+            if any(not (math.isfinite(value) and value >= 0.0) for value in values) or list(values) != sorted(values):
+                raise ValueError(f"overheads.{name} must be finite, >= 0 and ascending")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationJob:
+    """One forecast to compute.
+
+    Simulated arrivals go on for `arrivals_beyond_s` after the longest horizon, so that its last members meet company;
+    a horizon's window closes `closes_after_s` after its end, and what is unfinished then is +inf.
+    `routing` is a policy of `twin.engine.cluster`. `grid_s` is the interval of curves.
+    """
+
+    deployment: str
+    as_of_us: int
+    tick: int
+    phase: Phase
+    engines: tuple[EngineSetup, ...]
+    traffic: TrafficPlan
+    root_seed: int
+    routing: str = "least_outstanding"
+    overheads: FrontendOverheads = FrontendOverheads()
+    slos: tuple[SloTarget, ...] = ()
+    horizons_s: tuple[float, ...] = DEFAULT_HORIZONS_S
+    coarse_replications: int = 3
+    fine_replications: int = 30
+    scenarios: tuple[Scenario, ...] = (BASELINE,)
+    grid_s: float = 1.0
+    arrivals_beyond_s: float = CLOSES_AFTER_S
+    closes_after_s: float = CLOSES_AFTER_S
+
+    def __post_init__(self) -> None:
+        if not self.engines:
+            raise ValueError("job.engines must not be empty")
+        if not self.horizons_s or list(self.horizons_s) != sorted(set(self.horizons_s)) or self.horizons_s[0] <= 0:
+            raise ValueError(f"job.horizons_s must be > 0 and rise, got {self.horizons_s}")
+        if not 1 <= self.coarse_replications <= self.fine_replications:
+            raise ValueError(
+                "job needs 1 <= coarse_replications <= fine_replications, "
+                f"got {self.coarse_replications} and {self.fine_replications}"
+            )
+        names = [scenario.name for scenario in self.scenarios]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"job.scenarios must have names, each once, got {names}")
+        for setting, least in (("grid_s", 1e-3), ("arrivals_beyond_s", 0.0), ("closes_after_s", 0.0)):
+            value = getattr(self, setting)
+            if not least <= value <= 86_400.0:
+                raise ValueError(f"job.{setting} must be in [{least}, 86400] s, got {value}")
+        if self.horizons_s[-1] > 86_400.0:
+            raise ValueError(f"job.horizons_s must be at most 86400 s, got {self.horizons_s}; use the rate outlook")
+
+    @property
+    def replications(self) -> int:
+        """How many of each scenario in this phase."""
+        return self.coarse_replications if self.phase == "coarse" else self.fine_replications
+
+    @property
+    def arrivals_span_s(self) -> float:
+        """Arrivals are drawn in (0, this]."""
+        return self.horizons_s[-1] + self.arrivals_beyond_s
+
+    @property
+    def span_s(self) -> float:
+        """Simulated time: until the last window closes."""
+        return self.horizons_s[-1] + self.closes_after_s
+
+    @property
+    def streams(self) -> Streams:
+        """Random streams of the job. Candidates that share seed, deployment and `as_of` share random numbers."""
+        return Streams(self.root_seed, self.deployment, self.as_of_us)
+
+    def at_phase(self, phase: Phase) -> "SimulationJob":
+        """The same job with the replications of another phase."""
+        return replace(self, phase=phase)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HorizonResult:
+    """Requests that arrived in (0, `horizon_s`], one entry per replication (R of them) unless said otherwise.
+
+    `latency_s` is float64[R, metrics, quantiles] in the order of `METRICS` and `QUANTILES`; `pooled_latency_s` the same
+    over the members of all replications together, float64[metrics, quantiles]. `breached` is bool[R, slos]: the
+    target's quantile over the limit. Success, goodput, latencies and preemptions are of members; throughput, tokens and
+    peaks are of the engines during the horizon, requests in flight at `as_of` included. Undefined is NaN.
+    """
+
+    horizon_s: float
+    arrivals: IntArray
+    latency_s: FloatArray
+    pooled_latency_s: FloatArray
+    throughput_requests_per_s: FloatArray
+    output_tokens_per_s: FloatArray
+    success_ratio: FloatArray
+    goodput_requests_per_s: FloatArray
+    waiting_peak_requests: FloatArray
+    kv_peak_ratio: FloatArray
+    preemptions: FloatArray
+    busy_ratio: FloatArray
+    breached: BoolArray
+
+    def latency(self, metric: Metric, quantile: float) -> FloatArray:
+        """One quantile of one metric, float64[R]. Raises ValueError for one that was not computed."""
+        if quantile not in QUANTILES:
+            raise ValueError(f"quantile must be one of {QUANTILES}, got {quantile}")
+        return self.latency_s[:, METRICS.index(metric), QUANTILES.index(quantile)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curves:
+    """Engine totals sampled every `interval_s` from `as_of`, each float64[R, points].
+
+    `kv_ratio` is the fullest engine's; `busy_ratio` and `saturated_ratio` are shares of time since the last sample
+    (mean over engines, worst engine).
+    """
+
+    interval_s: float
+    waiting_requests: FloatArray
+    running_requests: FloatArray
+    kv_ratio: FloatArray
+    busy_ratio: FloatArray
+    saturated_ratio: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScenarioResult:
+    """One scenario. Balance: `requests_ratio` and `engine_busy_ratio` are float64[R, engines]."""
+
+    scenario: str
+    horizons: tuple[HorizonResult, ...]
+    curves: Curves
+    requests_ratio: FloatArray
+    engine_busy_ratio: FloatArray
+
+    def horizon(self, horizon_s: float) -> HorizonResult:
+        """One horizon. Raises ValueError for one that was not computed."""
+        for candidate in self.horizons:
+            if candidate.horizon_s == horizon_s:
+                return candidate
+        raise ValueError(f"scenario {self.scenario!r} has no horizon of {horizon_s} s")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimulationResult:
+    """All scenarios of a job. `engine` says what ran, `fallback` why it was not the kernel (empty: it was)."""
+
+    deployment: str
+    as_of_us: int
+    tick: int
+    phase: Phase
+    replications: int
+    engine_names: tuple[str, ...]
+    slos: tuple[SloTarget, ...]
+    scenarios: tuple[ScenarioResult, ...]
+    simulated_requests: int
+    engine: EngineName
+    fallback: str = ""
+
+    def scenario(self, name: str = BASELINE.name) -> ScenarioResult:
+        """One scenario. Raises ValueError for one that was not asked for."""
+        for candidate in self.scenarios:
+            if candidate.scenario == name:
+                return candidate
+        raise ValueError(f"result of tick {self.tick} has no scenario {name!r}")
+
+    def breach_probability(self, slo: int, horizon_s: float, scenario: str = BASELINE.name) -> float:
+        """Share of replications in which target `slos[slo]` is missed."""
+        return float(np.mean(self.scenario(scenario).horizon(horizon_s).breached[:, slo]))

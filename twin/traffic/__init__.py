@@ -1,0 +1,1 @@
+"""Traffic to come: history folded online, rate forecasts, output lengths, resampling, stress scenarios."""
