@@ -1,0 +1,273 @@
+"""What a forecast may be used for (authority), and what it may be trusted for (credibility). Makes no forecast.
+
+Authority is earned by rounds: a round is a closed window of the shortest horizon, disjoint from the one before, so
+that overlapping forecasts of one stretch of time count once. It rises one level at a time on errors under a bound and
+falls on errors over a higher one, so an error that trembles between the two moves nothing.
+Laws: level S0 and S1 stay advisory; nothing rises while something drifts; a rise takes at least the set rounds since
+the last fall.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from schemas.forecasts import Authority as AuthorityLevel
+from schemas.forecasts import Credibility, CredibilityLevel, InputLevel
+from schemas.scores import Score
+
+US_PER_S = 1_000_000
+LEVELS: tuple[AuthorityLevel, ...] = ("advisory", "guarded", "full")
+EXECUTABLE_INPUTS: tuple[InputLevel, ...] = ("S2", "S3")
+_JUDGED = (("ttft_s", 0.5), ("ttft_s", 0.95), ("e2e_s", 0.5), ("e2e_s", 0.95))
+_MAX_LOG_ERROR = 3.0
+_MAX_CHANGES = 256
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AuthoritySettings:
+    """Bars. An error is the mean |log(observed / forecast)| of P50 and P95 of TTFT and E2E, averaged over rounds with
+    a half-life of `half_life_rounds`; coverage is the share of these inside their intervals, averaged alike.
+
+    `rise_*`: to be at or under (coverage: at or over) to reach guarded, full; `fall_*`: beyond which guarded, full end.
+    """
+
+    rise_rounds: tuple[int, int] = (4, 12)
+    rise_log_error: tuple[float, float] = (0.35, 0.25)
+    rise_coverage_ratio: tuple[float, float] = (0.65, 0.75)
+    fall_log_error: tuple[float, float] = (0.7, 0.45)
+    fall_coverage_ratio: tuple[float, float] = (0.4, 0.55)
+    half_life_rounds: float = 4.0
+    steps: int = 500
+    drift_hold_rounds: int = 4
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.half_life_rounds) and self.half_life_rounds > 0):
+            raise ValueError(f"authority.half_life_rounds must be a finite number > 0, got {self.half_life_rounds}")
+        for rise, fall in zip(self.rise_log_error, self.fall_log_error, strict=True):
+            if not 0.0 < rise < fall:
+                raise ValueError(f"authority needs 0 < rise_log_error < fall_log_error, got {rise} and {fall}")
+        for rise, fall in zip(self.rise_coverage_ratio, self.fall_coverage_ratio, strict=True):
+            if not 0.0 <= fall < rise <= 1.0:
+                raise ValueError(f"authority needs fall_coverage_ratio < rise_coverage_ratio, got {fall} and {rise}")
+
+
+@dataclass(slots=True)
+class _Record:
+    """What the rounds so far have shown. Averages are None before the first round."""
+
+    level: int = 0
+    rounds: int = 0
+    since_change: int = 0
+    log_error: float | None = None
+    coverage_ratio: float | None = None
+    next_round_us: int = 0
+    fingerprint: str = ""
+
+
+class Authority:
+    """The state machine of one deployment; starts as `advisory`.
+
+    Parameters
+    ----------
+    settings
+        Bars for rising and falling.
+    """
+
+    def __init__(self, settings: AuthoritySettings | None = None) -> None:
+        self._settings = settings or AuthoritySettings()
+        self._record = _Record()
+        self._drifting: set[str] = set()
+        self._input_level: InputLevel = "S0"
+        self._steps = 0
+        self._changes: list[tuple[int, AuthorityLevel]] = []
+
+    @property
+    def level(self) -> AuthorityLevel:
+        """What may be executed now."""
+        return LEVELS[self._record.level]
+
+    @property
+    def rounds(self) -> int:
+        """Disjoint rounds since the start or the last new fingerprint."""
+        return self._record.rounds
+
+    @property
+    def changes(self) -> tuple[tuple[int, AuthorityLevel], ...]:
+        """The newest changes as (event time in us, new level), oldest first."""
+        return tuple(self._changes)
+
+    def on_inputs(self, at_us: int, input_level: InputLevel, steps: int) -> AuthorityLevel:
+        """What the forecast is made from now, and the steps learned; a level below S2 ends authority at once."""
+        self._input_level, self._steps = input_level, steps
+        if input_level not in EXECUTABLE_INPUTS:
+            self._move(at_us, 0)
+        return self.level
+
+    def on_fingerprint(self, at_us: int, fingerprint: str) -> AuthorityLevel:
+        """The engine's identity; a new one (device, driver, image, model, flags) starts authority from nothing."""
+        if fingerprint != self._record.fingerprint:
+            if self._record.fingerprint:
+                self._move(at_us, 0)
+                self._record = _Record(next_round_us=self._record.next_round_us)
+            self._record.fingerprint = fingerprint
+        return self.level
+
+    def on_drift(self, at_us: int, cause: str, active: bool, levels: int = 1) -> AuthorityLevel:
+        """A drift alert began or ended; a new one takes `levels` of authority, and holds what is left until it ends."""
+        if not active:
+            self._drifting.discard(cause)
+        elif cause not in self._drifting:
+            self._drifting.add(cause)
+            self._move(at_us, max(self._record.level - levels, 0))
+            self._record.since_change = 0
+        return self.level
+
+    def on_score(self, scored: Score) -> AuthorityLevel:
+        """One closed window of the shortest horizon, in order. Overlapping and intervened ones do not count."""
+        record = self._record
+        if scored.intervened or scored.as_of_us < record.next_round_us:
+            return self.level
+        errors = [
+            abs(math.log(max(cell.observed_s, 1e-6) / max(cell.forecast_s, 1e-6)))
+            if cell.observed_s is not None
+            else _MAX_LOG_ERROR
+            for cell in scored.cells
+            if (cell.metric, cell.quantile) in _JUDGED
+        ]
+        covered = [cell.covered for cell in scored.cells if (cell.metric, cell.quantile) in _JUDGED]
+        if not errors:
+            return self.level
+        record.next_round_us = scored.as_of_us + round(scored.horizon_s * US_PER_S)
+        record.rounds += 1
+        record.since_change += 1
+        weight = max(1.0 - 0.5 ** (1.0 / self._settings.half_life_rounds), 1.0 / record.rounds)
+        record.log_error = _average(record.log_error, min(sum(errors) / len(errors), _MAX_LOG_ERROR), weight)
+        record.coverage_ratio = _average(record.coverage_ratio, sum(covered) / len(covered), weight)
+        self._judge(scored.closed_us)
+        return self.level
+
+    def _judge(self, at_us: int) -> None:
+        record, settings = self._record, self._settings
+        error, coverage = record.log_error or 0.0, record.coverage_ratio or 0.0
+        if record.level:
+            bar = record.level - 1
+            if error > settings.fall_log_error[bar] or coverage < settings.fall_coverage_ratio[bar]:
+                self._move(at_us, bar)
+                return
+        bar = record.level
+        if bar == len(LEVELS) - 1 or self._drifting or self._input_level not in EXECUTABLE_INPUTS:
+            return
+        enough = (
+            record.rounds >= settings.rise_rounds[bar]
+            and record.since_change >= settings.drift_hold_rounds
+            and self._steps >= settings.steps
+        )
+        if enough and error <= settings.rise_log_error[bar] and coverage >= settings.rise_coverage_ratio[bar]:
+            self._move(at_us, bar + 1)
+
+    def _move(self, at_us: int, level: int) -> None:
+        if level == self._record.level:
+            return
+        self._record.level = level
+        self._record.since_change = 0
+        self._changes.append((at_us, LEVELS[level]))
+        del self._changes[:-_MAX_CHANGES]
+
+    def snapshot(self) -> dict[str, Any]:
+        """State as numbers, strings, lists and dicts; settings are not in it."""
+        return {
+            "version": _VERSION,
+            "record": asdict(self._record),
+            "drifting": sorted(self._drifting),
+            "input_level": self._input_level,
+            "steps": self._steps,
+            "changes": [[at_us, level] for at_us, level in self._changes],
+        }
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any], settings: AuthoritySettings | None = None) -> Self:
+        """The authority of a snapshot. Raises ValueError if it is of another version."""
+        if state.get("version") != _VERSION:
+            raise ValueError(f"authority snapshot has version {state.get('version')}, this code reads {_VERSION}")
+        authority = cls(settings)
+        authority._record = _Record(**state["record"])
+        authority._drifting = set(state["drifting"])
+        authority._input_level, authority._steps = state["input_level"], state["steps"]
+        authority._changes = [(at_us, level) for at_us, level in state["changes"]]
+        return authority
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a forecast's footing when it is made.
+
+    `unseen_shape_ratio`: share of simulated step time in shapes beyond those learned. `transfer_ratio`: share of the
+    latency that is KV transfer. `saturated_ratio`: share of recorded step time with requests waiting. `stale_s`: age of
+    the newest input at `as_of`. `drifting`: causes of drift alerts that are open. `skill`: see `SkillLedger.skill`.
+    """
+
+    input_level: InputLevel
+    steps: int
+    scored_rounds: int = 0
+    unseen_shape_ratio: float = 0.0
+    transfer_ratio: float = 0.0
+    saturated_ratio: float = 0.0
+    stale_s: float = 0.0
+    drifting: tuple[str, ...] = ()
+    skill: float | None = None
+
+
+MIN_STEPS = 500
+MIN_ROUNDS = 4
+UNSEEN_RATIO = 0.1
+TRANSFER_RATIO = 0.25
+SATURATED_RATIO = 0.8
+STALE_S = 5.0
+
+
+def assess(standing: Standing) -> Credibility:
+    """Credibility with its reasons: any grave reason makes it low, any other medium.
+
+    >>> assess(Standing(input_level="S3", steps=9000, scored_rounds=20, skill=0.2)).level
+    'high'
+    >>> assess(Standing(input_level="S0", steps=0)).reasons
+    ('few steps learned (0)', 'input level S0', 'few rounds scored (0)')
+    """
+    grave, minor = _grave_reasons(standing), _minor_reasons(standing)
+    level: CredibilityLevel = "low" if grave else ("medium" if minor else "high")
+    return Credibility(level=level, reasons=(*grave, *minor))
+
+
+def _grave_reasons(standing: Standing) -> list[str]:
+    reasons = []
+    if standing.steps < MIN_STEPS:
+        reasons.append(f"few steps learned ({standing.steps})")
+    if standing.transfer_ratio > TRANSFER_RATIO:
+        reasons.append(f"transfer-heavy ({standing.transfer_ratio:.0%} of latency)")
+    if standing.stale_s > STALE_S:
+        reasons.append(f"stale input ({standing.stale_s:.0f} s old)")
+    if standing.unseen_shape_ratio > 3 * UNSEEN_RATIO:
+        reasons.append(f"far beyond seen shapes ({standing.unseen_shape_ratio:.0%} of step time)")
+    reasons += [f"drifting: {cause}" for cause in standing.drifting]
+    return reasons
+
+
+def _minor_reasons(standing: Standing) -> list[str]:
+    reasons = []
+    if standing.input_level not in EXECUTABLE_INPUTS:
+        reasons.append(f"input level {standing.input_level}")
+    if standing.scored_rounds < MIN_ROUNDS:
+        reasons.append(f"few rounds scored ({standing.scored_rounds})")
+    if UNSEEN_RATIO < standing.unseen_shape_ratio <= 3 * UNSEEN_RATIO:
+        reasons.append(f"beyond seen shapes ({standing.unseen_shape_ratio:.0%} of step time)")
+    if standing.saturated_ratio >= SATURATED_RATIO:
+        reasons.append("saturated: small errors grow")
+    if standing.skill is not None and standing.skill <= 0.0:
+        reasons.append(f"no skill against persistence ({standing.skill:+.0%})")
+    return reasons
+
+
+def _average(old: float | None, new: float, weight: float) -> float:
+    return new if old is None else old + weight * (new - old)
