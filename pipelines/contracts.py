@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from schemas.codec import SCHEMA_VERSION
-from schemas.topics import OUTPUTS, TOPICS, Topic
+from schemas.topics import DLQ, OUTPUTS, TOPICS, Topic
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "contracts"
 
@@ -80,7 +80,7 @@ def _operation_id(topic: Topic) -> str:
 
 
 def _operation(topic: Topic) -> dict[str, Any]:
-    action = "send" if topic in OUTPUTS or topic.type is None else "receive"
+    action = "send" if topic in OUTPUTS or topic is DLQ else "receive"
     return {"action": action, "channel": {"$ref": f"#/channels/{topic.name}"}}
 
 

@@ -82,8 +82,8 @@ def decode(topic_name: str, value: bytes) -> Decoded:
         record = decoder.decode(body)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         if topic_name == STEPS.name:
-            return _decode_steps(body, _schema_error(topic_name, body, error))
-        raise _schema_error(topic_name, body, error) from None
+            return _decode_steps(body, schema_error(topic_name, body, error))
+        raise schema_error(topic_name, body, error) from None
     if b'"schema_version"' in body:
         _check_version(topic_name, body)
     units = len(record.steps) if isinstance(record, StepBatch) else 1
@@ -122,7 +122,7 @@ def _decode_steps(body: bytes, whole: SchemaError) -> Decoded:
         try:
             good.append(_STEP.decode(step))
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            refused.append((index, _schema_error(STEPS.name, bytes(step), error)))
+            refused.append((index, schema_error(STEPS.name, bytes(step), error)))
     if not refused:  # what is wrong is in the envelope
         raise whole
     record = StepBatch(deployment=raw.deployment, engine=raw.engine, epoch=raw.epoch, steps=tuple(good))
@@ -134,7 +134,8 @@ _HUGE_EXPONENT = re.compile(rb"[:\[,]\s*-?\d+(\.\d+)?[eE]\+?\d{3,}")
 _INT_MAX = 2**63 - 1
 
 
-def _schema_error(topic_name: str, body: bytes, error: Exception) -> SchemaError:
+def schema_error(topic_name: str, body: bytes, error: Exception) -> SchemaError:
+    """What a decoding error of msgspec means: a stable reason, msgspec's words, and the path of the bad value."""
     text = str(error)
     where = text.split(" - at `", 1)[1].rstrip("`") if " - at `" in text else ""
     return SchemaError(_reason(body, text, where), text.split(" - at `")[0], topic_name, where)

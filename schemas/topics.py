@@ -108,7 +108,22 @@ DLQ = Topic(
     core=False,
     retention_ms=30 * DAY_MS,
 )
+OTLP_SPANS = Topic(
+    name="otlp_spans",
+    key="none",
+    type=None,
+    about="spans as the OpenTelemetry Collector's Kafka exporter writes them, JSON or protobuf",
+    core=False,
+)
+OTLP_METRICS = Topic(
+    name="otlp_metrics",
+    key="none",
+    type=None,
+    about="metrics as the OpenTelemetry Collector's Kafka exporter writes them, JSON or protobuf",
+    core=False,
+)
 
 INPUTS = (REQUESTS, STEPS, ENGINES, SLOS, CHANGES, TICKS)
+RAW_INPUTS = (OTLP_SPANS, OTLP_METRICS)
 OUTPUTS = (FORECASTS, SCORES, ALERTS)
-TOPICS = {topic.name: topic for topic in (*INPUTS, *OUTPUTS, STATE, DLQ)}
+TOPICS = {topic.name: topic for topic in (*INPUTS, *RAW_INPUTS, *OUTPUTS, STATE, DLQ)}
