@@ -1,0 +1,1 @@
+"""What the engine runs on: topology as numbers, and presets with the source of each number."""
