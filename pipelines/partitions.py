@@ -1,22 +1,26 @@
-"""Which partition a deployment lives in: murmur2 as Kafka's default partitioner computes it. Sends nothing.
+"""Which partition a key or deployment lives in: murmur2 as Kafka's default partitioner computes it. Sends nothing.
 
 Law: equal to Kafka's own for every key, so that producers of others that use the default partitioner agree with us.
 """
+
+from functools import lru_cache
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 
 
-def partition_of(deployment: str, partitions: int) -> int:
-    """Partition of a deployment among `partitions` > 0.
+@lru_cache(maxsize=65_536)
+def partition_of(key: str | bytes, partitions: int) -> int:
+    """Partition of a deployment or any other key among `partitions` > 0.
 
     References: org.apache.kafka.common.utils.Utils.murmur2, Apache-2.0.
 
-    >>> partition_of("tiny", 4) == partition_of("tiny", 4)
-    True
+    >>> partition_of("llama-70b", 8), partition_of(b"llama-70b", 8)
+    (1, 1)
     """
-    return (_murmur2(deployment.encode()) & 0x7FFFFFFF) % partitions
+    data = key.encode() if isinstance(key, str) else key
+    return (_murmur2(data) & 0x7FFFFFFF) % partitions
 
 
 def _murmur2(data: bytes) -> int:
