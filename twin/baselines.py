@@ -54,29 +54,30 @@ class BaselineHistory:
         self._capacity = capacity
         self._stride = 1
         self._seen = 0
+        self._newest_us = 0
         self._at_us: list[int] = []
         self._rows: list[tuple[float, float, float]] = []
         self._pooled = {metric: LogHistogram() for metric in METRICS}
 
-    def observe(self, finished_us: int, ttft_s: float, tpot_s: float | None, e2e_s: float) -> None:
-        """One finished request. Refuses (ValueError) a latency that is not finite and >= 0, and a step back in time."""
+    def observe(self, finished_us: int, ttft_s: float, tpot_s: float | None, e2e_s: float) -> bool:
+        """Take one finished request; False and no change for latencies not finite and >= 0, or out of order."""
         values = (ttft_s, math.nan if tpot_s is None else tpot_s, e2e_s)
         if any(not math.isfinite(v) or v < 0 for v in (ttft_s, e2e_s, tpot_s or 0.0)):
-            raise ValueError(f"latencies must be finite seconds >= 0, got ttft {ttft_s}, tpot {tpot_s}, e2e {e2e_s}")
-        if self._at_us and finished_us < self._at_us[-1]:
-            raise ValueError(
-                f"finished_us {finished_us} is before the last one, {self._at_us[-1]}; feed in event order"
-            )
+            return False
+        if finished_us < self._newest_us:
+            return False
+        self._newest_us = finished_us
         for metric, value in zip(METRICS, values, strict=True):
             if not math.isnan(value):
                 self._pooled[metric].add(value)
         self._seen += 1
         if self._seen % self._stride:
-            return
+            return True
         self._at_us.append(finished_us)
         self._rows.append(values)
         if len(self._at_us) > self._capacity:
             self._shrink(finished_us)
+        return True
 
     def at(self, as_of_us: int, horizon_s: float, wanted: Iterable[tuple[Metric, float]]) -> Baselines:
         """Baselines for (as_of, as_of + horizon_s] of each (metric, quantile).
@@ -120,6 +121,7 @@ class BaselineHistory:
             "capacity": self._capacity,
             "stride": self._stride,
             "seen": self._seen,
+            "newest_us": self._newest_us,
             "at_us": list(self._at_us),
             "rows": [[None if math.isnan(v) else v for v in row] for row in self._rows],
             "pooled": {metric: self._pooled[metric].snapshot() for metric in METRICS},
@@ -134,6 +136,7 @@ class BaselineHistory:
             )
         history = cls(span_s=state["span_us"] / 1e6, capacity=state["capacity"])
         history._stride, history._seen = state["stride"], state["seen"]
+        history._newest_us = state["newest_us"]
         history._at_us = list(state["at_us"])
         rows = [[math.nan if v is None else float(v) for v in row] for row in state["rows"]]
         history._rows = [(ttft, tpot, e2e) for ttft, tpot, e2e in rows]

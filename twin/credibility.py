@@ -240,6 +240,25 @@ def assess(standing: Standing) -> Credibility:
     return Credibility(level=level, reasons=(*grave, *minor))
 
 
+def margin_ratio(standing: Standing) -> float:
+    """Factor >= 1 by which intervals are widened (on the log scale) for what their calibration has not seen.
+
+    Few steps, a level without steps, costs beyond seen shapes, transfers whose jitter is not simulated, and drift.
+
+    >>> margin_ratio(Standing(input_level="S3", steps=9000))
+    1.0
+    """
+    ratio = 1.0
+    if standing.input_level not in EXECUTABLE_INPUTS:
+        ratio *= 1.3
+    if standing.steps < MIN_STEPS:
+        ratio *= 1.0 + 0.5 * (1.0 - standing.steps / MIN_STEPS)
+    if standing.drifting:
+        ratio *= 1.4
+    ratio *= 1.0 + min(standing.unseen_shape_ratio, 0.5)
+    return ratio * (1.0 + min(max(standing.transfer_ratio - TRANSFER_RATIO, 0.0), 0.5))
+
+
 def _grave_reasons(standing: Standing) -> list[str]:
     reasons = []
     if standing.steps < MIN_STEPS:

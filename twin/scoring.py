@@ -2,7 +2,8 @@
 
 A window's members are the requests that arrived in (as_of, as_of + horizon]. It closes 60 s after its end; a member
 that is unfinished then has latency +infinity in quantiles. In a loss it counts with its age at the closing, the least
-its latency can be, so that losses stay finite and no forecast gains by a member nobody saw finish.
+its latency can be, so that losses stay finite and no forecast gains by a member nobody saw finish. An infinite quantile
+is covered by an interval that reaches the longest age a member can have at the closing: nobody can see further.
 Laws: the loss of any forecast is at least that of the hindsight-best constant; scoring a window twice gives the same
 score; a window into which a change fell counts for nothing in the account.
 """
@@ -106,13 +107,8 @@ def score(
         )
     inside = members.within(forecast.as_of_us, horizon_s)
     cells = [
-        cell
+        _cell(estimate, inside, baselines.get((estimate.metric, estimate.quantile)), forecast, horizon_s)
         for estimate in expected.latencies
-        if (
-            cell := _cell(
-                estimate, inside, baselines.get((estimate.metric, estimate.quantile)), forecast.interval_level
-            )
-        )
     ]
     return Score(
         deployment=forecast.deployment,
@@ -122,7 +118,7 @@ def score(
         phase=forecast.phase,
         members=inside.arrived_us.size,
         unfinished=inside.unfinished,
-        cells=tuple(cells),
+        cells=tuple(cell for cell in cells if cell is not None),
         intervened=intervened,
         arrivals_forecast_per_s=expected.arrivals_per_s.value,
         arrivals_observed_per_s=inside.arrived_us.size / horizon_s,
@@ -141,7 +137,7 @@ def horizon_of(forecast: Forecast, horizon_s: float, scenario: str = BASELINE_SC
 
 
 def _cell(
-    estimate: LatencyEstimate, members: Members, baseline: Baseline | None, interval_level: float
+    estimate: LatencyEstimate, members: Members, baseline: Baseline | None, forecast: Forecast, horizon_s: float
 ) -> ScoreCell | None:
     """One quantile of one metric; None if no member has that metric."""
     values = members.latencies.of(estimate.metric)
@@ -160,9 +156,11 @@ def _cell(
         low_s=estimate.low_s,
         high_s=estimate.high_s,
         observed_s=observed_s if math.isfinite(observed_s) else None,
-        covered=estimate.low_s <= observed_s <= estimate.high_s,
+        covered=estimate.low_s <= observed_s and (estimate.high_s >= min(observed_s, horizon_s + CLOSES_AFTER_S)),
         loss_s=_bounded(pinball_loss_s(finite, estimate.value_s, level)),
-        winkler_s=_bounded(winkler_s(estimate.low_s, estimate.high_s, quantile(finite, level), interval_level)),
+        winkler_s=_bounded(
+            winkler_s(estimate.low_s, estimate.high_s, quantile(finite, level), forecast.interval_level)
+        ),
         hindsight_loss_s=_bounded(pinball_loss_s(finite, best_s, level)),
         persistence_loss_s=_loss_of(naive.persistence_s, finite, level),
         history_loss_s=_loss_of(naive.history_s, finite, level),
