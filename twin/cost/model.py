@@ -2,18 +2,23 @@
 
 Follows river's protocol (`learn_one`, `predict_one`), and takes blocks of steps by the same path. Time comes in with
 the call. Refuses bad rows before they touch any state. Does not schedule, simulate or read a clock.
-Law: predictions are > 0 and never fall when a count of the shape grows; a refused row changes counters only; rows
-one by one and in blocks lead to the same state.
+Laws: predictions are > 0, and within a role never fall when a count of the shape grows; a refused row changes counters
+only; rows one by one and in blocks lead to the same bytes.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from river import base
 
-from twin.cost.block import FloatArray, StepBlock
+from twin.cost import learner, residuals, storage
+from twin.cost.block import FEATURES, FloatArray, StepBlock, shape_row
+from twin.cost.fit import linearise, predict_rows, prior_gram, stratum_of, to_role_cost
 from twin.cost.frozen import FrozenStepCost, StepCost
+from twin.cost.learner import ACCEPTED, REASONS
 from twin.cost.noise import StepNoise
 from twin.cost.shape import StepShape
 
@@ -22,10 +27,30 @@ GENERIC_PRIOR = FrozenStepCost.uniform(
     decode_request_ps=100_000_000,
     prefill_request_ps=100_000_000,
     prefill_token_ps=50_000_000,
-    prefill_attention_pair_ps=1_000,
-    decode_context_token_ps=10_000,
+    prefill_attention_pair_ps=10_000,
+    decode_context_token_ps=100_000,
 )
 """Where nothing is known of the hardware: the order of magnitude of a small server. Its efficiency is learned."""
+MAX_NUM_SEQS = 65_536
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learned:
+    """What learning a block told, per row (n,). NaN where the row was refused.
+
+    `predicted_s`: seconds expected before the row was learned. `shape_s`: the same at level 1, so observed / `shape_s`
+    follows the level. `p99_s`: the 99th percentile expected. `outcome`: place in `REASONS`, 0 for learned.
+    """
+
+    predicted_s: FloatArray
+    shape_s: FloatArray
+    p99_s: FloatArray
+    outcome: NDArray[np.int64]
+
+    @property
+    def accepted(self) -> NDArray[np.bool_]:
+        """Rows that were learned."""
+        return np.asarray(self.outcome == ACCEPTED)
 
 
 class StepCostModel(base.Regressor):  # type: ignore[misc]
@@ -34,11 +59,24 @@ class StepCostModel(base.Regressor):  # type: ignore[misc]
     Parameters
     ----------
     prior
-        Any `StepCost`: the number given before any step was seen, and where none was seen.
+        Any `StepCost`: the number given before any step was seen, and the form of the cost where none was seen. Its
+        overall efficiency is learned.
     level_half_life_s, shape_half_life_s
         Seconds of event time to lose half the weight.
     jump_ratio
         A lasting change of the level by more than this starts the level anew.
+
+    Examples
+    --------
+    >>> model = StepCostModel()
+    >>> for step in range(1, 200):
+    ...     model.learn_one({"decode_requests": 4, "decode_context_tokens": 400}, 0.02, at_us=step * 20_000)
+    >>> round(model.predict_one({"decode_requests": 4, "decode_context_tokens": 400}), 4)
+    0.02
+    >>> model.learn_one({"decode_requests": 4}, float("nan"), at_us=4_000_000)
+    >>> model.refused
+    {'not_finite': 1}
+
     """
 
     def __init__(
@@ -48,65 +86,146 @@ class StepCostModel(base.Regressor):  # type: ignore[misc]
         shape_half_life_s: float = 300.0,
         jump_ratio: float = 0.2,
     ) -> None:
+        for name, value in (
+            ("level_half_life_s", level_half_life_s),
+            ("shape_half_life_s", shape_half_life_s),
+            ("jump_ratio", jump_ratio),
+        ):
+            if not 0.0 < value < 1e9:
+                raise ValueError(f"{name} must be a finite number > 0, got {value}")
         self.prior = prior
         self.level_half_life_s = level_half_life_s
         self.shape_half_life_s = shape_half_life_s
         self.jump_ratio = jump_ratio
+        self._settings = np.array([level_half_life_s, shape_half_life_s, np.log1p(jump_ratio)])
+        roles = linearise(prior)
+        self._prior = learner.Prior(roles, np.stack([prior_gram(role, roles[role]) for role in range(3)]))
+        self._state = learner.empty(self._prior)
+        self._row = np.zeros((1, len(FEATURES)))
 
     def learn_one(self, x: Mapping[str, float], y: float, *, at_us: int | None = None, gap_s: float = np.nan) -> None:
         """Learn one step: features as in `FEATURES` (missing ones are 0), y in seconds, event time of its end.
 
         Without `at_us` the clock moves by y. A bad row is refused and counted, see `refused`.
         """
-        raise NotImplementedError
+        if at_us is None:
+            moved_s = y if 0.0 < y < learner.MAX_STEP_S else 0.0
+            at_us = int(self._state.whole[learner.LAST_US]) + max(round(moved_s * 1e6), 1)
+        block = StepBlock(
+            at_us=np.array([at_us], dtype=np.int64),
+            shapes=_features_row(x)[None, :],
+            duration_s=np.array([y], dtype=np.float64),
+            gap_s=np.array([gap_s], dtype=np.float64),
+        )
+        self.learn_block(block)
 
     def predict_one(self, x: Mapping[str, float]) -> float:
-        """Seconds of a step of this shape at the present level, > 0."""
-        raise NotImplementedError
+        """Seconds of a step of this shape if it ran now, > 0. Counts that are not finite or < 0 are taken as 0."""
+        row = _features_row(x)
+        row[~(np.isfinite(row) & (row >= 0.0))] = 0.0
+        return float(self.predict_many(row[None, :])[0])
 
     def predict(self, shape: StepShape) -> float:
         """`predict_one` of a `StepShape`."""
-        raise NotImplementedError
+        return float(self.predict_many(np.array([shape_row(shape)], dtype=np.float64))[0])
 
     def learn_many(self, block: StepBlock) -> FloatArray:
         """Learn a block; returns for every row the seconds predicted before it was learned (n,), NaN where refused."""
-        raise NotImplementedError
+        return self.learn_block(block).predicted_s
+
+    def learn_block(self, block: StepBlock) -> Learned:
+        """Learn a block of consecutive steps, predict first. Tells what detectors and scores need, row by row."""
+        n = len(block)
+        out = learner.Output(np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n), np.zeros(n))
+        learner.learn_rows(
+            self._state, self._prior, self._settings, block.at_us, block.shapes, block.duration_s, block.gap_s, out
+        )
+        return Learned(out.predicted_s, out.shape_s, out.p99_s, out.outcome)
 
     def predict_many(self, shapes: FloatArray) -> FloatArray:
-        """Seconds per row of `shapes` (n, 5) at the present level."""
-        raise NotImplementedError
+        """Seconds (n,) of `shapes` (n, 5), columns as in `FEATURES`, if they ran now."""
+        seconds = np.zeros(len(shapes))
+        predict_rows(np.ascontiguousarray(shapes, dtype=np.float64), self._state.roles, seconds)
+        numbers = self._state.numbers
+        now = learner.level_of(numbers) * np.exp(learner.FAST_SHARE * numbers[learner.FAST_LOG])
+        return np.asarray(seconds * now)
 
-    def freeze(self, max_num_seqs: int) -> FrozenStepCost:
-        """Costs for the next minute: level, learned shape and the mean gap between steps, as integers.
+    def freeze(self, max_num_seqs: int, *, with_gap: bool = True) -> FrozenStepCost:
+        """Costs for the next minute: expected level times learned shape, and the mean gap between steps, as integers.
 
-        Raises ValueError if `max_num_seqs` < 1.
+        `with_gap` False leaves the gap out, for comparison with recorded step durations.
+        Raises ValueError if `max_num_seqs` is not in 1 .. 65536.
         """
-        raise NotImplementedError
+        if not 1 <= max_num_seqs <= MAX_NUM_SEQS:
+            raise ValueError(f"max_num_seqs must be in 1 .. {MAX_NUM_SEQS}, got {max_num_seqs}")
+        gap_s = self.gap_s if with_gap else 0.0
+        level = learner.frozen_level_of(self._state.numbers)
+        prefill, decode, mixed = (to_role_cost(role, level, gap_s, max_num_seqs) for role in self._state.roles)
+        return FrozenStepCost(prefill=prefill, decode=decode, mixed=mixed)
 
     def noise(self) -> StepNoise:
         """What `freeze` leaves unexplained."""
-        raise NotImplementedError
+        return residuals.summarise(self._state.noise)
 
     @property
     def level(self) -> float:
-        """Present speed of the engine against the learned shape; 1 at start, > 1 is slower."""
-        raise NotImplementedError
+        """Present slowness against the learned shape; it is made 1 once, after the first 512 steps. > 1 is slower."""
+        return float(learner.level_of(self._state.numbers))
+
+    @property
+    def gap_s(self) -> float:
+        """Mean time between two steps while work waits; 0 before any was seen."""
+        numbers = self._state.numbers
+        weight = numbers[learner.GAP_WEIGHT]
+        return float(numbers[learner.GAP_S] / weight) if weight > 0.0 else 0.0
 
     @property
     def steps(self) -> int:
         """Steps learned."""
-        raise NotImplementedError
+        return int(self._state.whole[learner.LEARNED])
+
+    @property
+    def jumps(self) -> int:
+        """Times the level started anew."""
+        return int(self._state.whole[learner.JUMPS])
+
+    @property
+    def at_us(self) -> int:
+        """Event time of the last step learned; 0 before the first."""
+        return int(self._state.whole[learner.LAST_US])
 
     @property
     def refused(self) -> dict[str, int]:
-        """Rows refused, by reason."""
-        raise NotImplementedError
+        """Rows refused, by reason; reasons never met are left out."""
+        counts = self._state.refused
+        return {name: int(counts[i]) for i, name in enumerate(REASONS) if i != ACCEPTED and counts[i]}
+
+    def has_seen(self, shape: StepShape) -> bool:
+        """Whether steps like this one were learned; where not, the prediction extrapolates."""
+        stratum = stratum_of(np.array(shape_row(shape), dtype=np.float64))
+        return bool(self._state.weight[stratum] > 0.0)
 
     def snapshot(self) -> dict[str, Any]:
         """State as numbers, strings, lists and dicts, for JSON or msgpack. The prior is not in it."""
-        raise NotImplementedError
+        settings = {
+            "level_half_life_s": self.level_half_life_s,
+            "shape_half_life_s": self.shape_half_life_s,
+            "jump_ratio": self.jump_ratio,
+        }
+        return {"version": storage.VERSION, "settings": settings, "state": storage.dump(self._state)}
 
     @classmethod
-    def restore(cls, state: Mapping[str, Any], prior: StepCost = GENERIC_PRIOR) -> "StepCostModel":
-        """The model of a snapshot. Raises ValueError if it is of another version or damaged."""
-        raise NotImplementedError
+    def restore(cls, data: Mapping[str, Any], prior: StepCost = GENERIC_PRIOR) -> Self:
+        """The model of a snapshot; it goes on as the original would. Raises ValueError if the snapshot is of another
+        version or damaged."""
+        storage.check_version(data)
+        settings = data.get("settings")
+        if not isinstance(settings, Mapping) or set(settings) != set(storage.SETTINGS):
+            raise ValueError(f"step cost snapshot: settings must hold {', '.join(storage.SETTINGS)}, got {settings!r}")
+        model = cls(prior, *(float(settings[name]) for name in storage.SETTINGS))
+        model._state = storage.load(data.get("state"), model._state)
+        return model
+
+
+def _features_row(x: Mapping[str, float]) -> FloatArray:
+    return np.array([x.get(name, 0.0) for name in FEATURES], dtype=np.float64)
