@@ -1,0 +1,58 @@
+"""An OTLP/HTTP endpoint of our own: takes exports from vLLM, SGLang or a Collector and hands the bytes on unchanged.
+
+`/v1/traces` and `/v1/metrics`, protobuf and JSON, gzip or plain. Does not parse spans (the ingest stage does), and
+answers only when the sink has taken the bytes, so that a sender that retries loses nothing.
+
+Laws: what the sink gets is what was sent, unzipped; a body over the limit is never held in memory; nothing a client
+sends makes it answer 5xx, only a sink that fails does (503, and the sender retries).
+"""
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from pipelines.ingest.otlp import is_json
+from schemas.codec import MAX_MESSAGE_BYTES
+from schemas.topics import OTLP_METRICS, OTLP_SPANS
+
+Sink = Callable[[str, bytes], Awaitable[None]]
+"""Takes a topic's name and a value; returns when they are safe; raises what it likes if they are not."""
+
+PROTOBUF = "application/x-protobuf"
+JSON = "application/json"
+TOPIC_OF_PATH = {"/v1/traces": OTLP_SPANS.name, "/v1/metrics": OTLP_METRICS.name}
+
+
+def otlp_app(sink: Sink, max_bytes: int = MAX_MESSAGE_BYTES) -> web.Application:
+    """An application to be run on a loopback port; every accepted export is given to `sink` once."""
+    app = web.Application(client_max_size=max_bytes)
+
+    async def accept(request: web.Request) -> web.Response:
+        kind = request.content_type
+        if kind not in (PROTOBUF, JSON):
+            return _answer(415, JSON, f"content type {kind}; expected {PROTOBUF} or {JSON}")
+        try:
+            body = await request.read()  # unzipped by aiohttp, piece by piece up to the limit
+        except web.HTTPRequestEntityTooLarge:
+            return _answer(413, kind, f"body over {max_bytes} bytes; lower the exporter's batch size")
+        except web.RequestPayloadError as error:
+            return _answer(400, kind, f"the body cannot be read: {error}")
+        if not body or is_json(body) != (kind == JSON):
+            return _answer(400, kind, f"the body is not {kind}")
+        try:
+            await sink(TOPIC_OF_PATH[request.path], body)
+        except Exception as error:  # noqa: BLE001 - whatever the sink raises, the sender must retry
+            return _answer(503, kind, f"not stored ({type(error).__name__}); retry")
+        return web.Response(status=200, body=b"{}" if kind == JSON else b"", content_type=kind)
+
+    for path in TOPIC_OF_PATH:
+        app.router.add_post(path, accept)
+    return app
+
+
+def _answer(status: int, kind: str, message: str) -> web.Response:
+    """A google.rpc.Status with the message, in the sender's encoding."""
+    if kind == PROTOBUF:
+        text = message.encode()[:120]
+        return web.Response(status=status, body=b"\x12" + bytes([len(text)]) + text, content_type=kind)
+    return web.json_response({"message": message}, status=status)
