@@ -1,6 +1,7 @@
 """Hardware known by name. Every number stands beside its source; what no vendor states is marked assumed.
 
-Peaks are dense (datasheets print the double with sparsity), bandwidths are one direction, sizes are decimal bytes.
+Peaks are dense (datasheets print the double with sparsity), bandwidths are one direction. Memory is in binary units:
+an 80 GB device reports 80 GiB.
 Does not describe a server or a cluster: add links to a preset for that.
 Law: every number of a preset has a source.
 """
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from twin.hardware.topology import Device, Hardware, Host, Link
 
-T, G = 1e12, 1e9
+T, G, GIB = 1e12, 1e9, 2.0**30
 US = 1e-6
 
 ASSUMED = "assumed"
@@ -97,7 +98,7 @@ _ALL = (
             "cores": (108, AMPERE),
             "peak_flops_per_s": ({"bf16": 312 * T, "fp16": 312 * T, "int8": 624 * T, "fp32": 19.5 * T}, A100),
             "vector_flops_per_s": (19.5 * T, A100),
-            "memory_bytes": (80 * G, A100),
+            "memory_bytes": (80 * GIB, A100),
             "memory_bandwidth_bytes_per_s": (2039 * G, A100),
             "packs_query_heads": (False, FLASH2),
             **_REACHED,
@@ -114,14 +115,14 @@ _ALL = (
     _hardware(
         "h100-sxm",
         "gpu",
-        {"memory_bytes": (80 * G, H100), "memory_bandwidth_bytes_per_s": (3350 * G, H100), **_HOPPER, **_REACHED},
+        {"memory_bytes": (80 * GIB, H100), "memory_bandwidth_bytes_per_s": (3350 * G, H100), **_HOPPER, **_REACHED},
         {"nvlink": _link(450 * G, H100, 8), "infiniband": _NDR, "host_link": _link(64 * G, H100, 2), "host": _HOST},
     ),
     _hardware(
         "h100-64g",
         "gpu",
         {
-            "memory_bytes": (64 * G, "MareNostrum 5 user guide: H100 with 64 GB HBM2"),
+            "memory_bytes": (64 * GIB, "MareNostrum 5 user guide: H100 with 64 GB HBM2"),
             "memory_bandwidth_bytes_per_s": (
                 1631 * G,
                 "assumed: four HBM2e stacks where the H100 PCIe has five and 2,039 GB/s (H100 datasheet)",
@@ -139,7 +140,7 @@ _ALL = (
     _hardware(
         "h200-sxm",
         "gpu",
-        {"memory_bytes": (141 * G, H200), "memory_bandwidth_bytes_per_s": (4800 * G, H200), **_HOPPER, **_REACHED},
+        {"memory_bytes": (141 * GIB, H200), "memory_bandwidth_bytes_per_s": (4800 * G, H200), **_HOPPER, **_REACHED},
         {"nvlink": _link(450 * G, H200, 8), "infiniband": _NDR, "host_link": _link(64 * G, H200, 2), "host": _HOST},
     ),
     _hardware(
@@ -159,7 +160,7 @@ _ALL = (
                 B200,
             ),
             "vector_flops_per_s": (75 * T, B200),
-            "memory_bytes": (180 * G, B200),
+            "memory_bytes": (180 * GIB, B200),
             "memory_bandwidth_bytes_per_s": (8000 * G, B200),
             "packs_query_heads": (True, FLASH3),
             **_REACHED,
@@ -183,7 +184,7 @@ _ALL = (
                 GB300,
             ),
             "vector_flops_per_s": (80 * T, GB300),
-            "memory_bytes": (279 * G, GB300),
+            "memory_bytes": (279 * GIB, GB300),
             "memory_bandwidth_bytes_per_s": (8000 * G, GB300),
             "packs_query_heads": (True, FLASH3),
             **_REACHED,
@@ -207,7 +208,7 @@ _ALL = (
                 f"{CANN}; int8 assumed double",
             ),
             "vector_flops_per_s": (11 * T, f"{CANN}: 22 TFLOP/s in fp16, half assumed in fp32"),
-            "memory_bytes": (64 * G, CANN),
+            "memory_bytes": (64 * GIB, CANN),
             "memory_bandwidth_bytes_per_s": (1600 * G, CANN),
             "launch_s": (6 * US, "assumed: twice a GPU's"),
             "compute_efficiency_ratio": (0.6, ASSUMED),
@@ -231,7 +232,7 @@ _ALL = (
                 ADA,
             ),
             "vector_flops_per_s": (82.6 * T, ADA),
-            "memory_bytes": (24 * G, ADA),
+            "memory_bytes": (24 * GIB, ADA),
             "memory_bandwidth_bytes_per_s": (1008 * G, ADA),
             "packs_query_heads": (False, FLASH2),
             **_REACHED,
@@ -252,7 +253,7 @@ _ALL = (
                 "assumed: 3.5 GHz, AVX-512 with bf16 dot products",
             ),
             "vector_flops_per_s": (0.1 * T, ASSUMED),
-            "memory_bytes": (8 * G, ASSUMED),
+            "memory_bytes": (8 * GIB, ASSUMED),
             "memory_bandwidth_bytes_per_s": (25 * G, "assumed: what one core of a server CPU can draw"),
             "launch_s": (20 * US, "assumed: one eager PyTorch operator on a CPU"),
             "compute_efficiency_ratio": (0.7, ASSUMED),

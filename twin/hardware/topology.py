@@ -65,8 +65,8 @@ class Device:
         if self.kind not in ("gpu", "npu", "cpu"):
             raise ValueError(f"{where}: kind must be one of gpu, npu, cpu, got {self.kind!r}")
         _check(where, "cores", self.cores, least=1)
-        if not self.peak_flops_per_s:
-            raise ValueError(f"{where}: peak_flops_per_s must name at least one of {', '.join(DTYPE_BYTES)}")
+        if not isinstance(self.peak_flops_per_s, Mapping) or not self.peak_flops_per_s:
+            raise ValueError(f"{where}: peak_flops_per_s must be a table of at least one of {', '.join(DTYPE_BYTES)}")
         for dtype, value in self.peak_flops_per_s.items():
             if dtype not in DTYPE_BYTES:
                 raise ValueError(
@@ -78,6 +78,8 @@ class Device:
         _check(where, "launch_s", self.launch_s)
         for name in ("compute_efficiency_ratio", "memory_efficiency_ratio"):
             _check(where, name, getattr(self, name), above=0.0, most=1.0)
+        if not isinstance(self.packs_query_heads, bool):
+            raise ValueError(f"{where}: packs_query_heads must be true or false, got {self.packs_query_heads!r}")
 
     def peak(self, dtype: str) -> float:
         """Dense FLOP/s of matrix products in `dtype`. Raises ValueError if the device has none."""
