@@ -2,7 +2,8 @@
 
 Knows nothing of forecasts or the twin. Holds at most `capacity` requests: beyond it every second one is dropped and
 from then on only each 2nd, 4th, ... is kept, so a window stays a fair sample. History is a histogram.
-Law: baselines at `as_of_us` use nothing that finished after it, and memory does not grow with time.
+Law: persistence and trend use nothing that finished after `as_of_us` (history is all that was observed so far), and
+memory does not grow with time.
 """
 
 import itertools
