@@ -1,0 +1,158 @@
+"""From simulated outcomes to the numbers of a forecast: per replication, then side by side. Simulates nothing.
+
+Law: counts here are those of `twin.metrics`; a number of a shorter horizon does not change when a longer one is added.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from schemas.slos import SloTarget
+from twin.cost.frozen import PS_PER_S
+from twin.engine.types import UNDEFINED_PS, EngineResult, Int64Array
+from twin.job import Curves, HorizonResult, ScenarioResult, SimulationJob
+from twin.metrics import (
+    METRICS,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Latencies,
+    latencies,
+    limits_s,
+    met,
+    quantile,
+    quantiles,
+    success_ratio,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One replication of one scenario: its requests in order of arrival, arrays of n, and what its engines did.
+
+    Times are seconds at the client, NaN where they never came. `carried_last_s` and `carried_tokens` are of requests
+    that were in flight at `as_of`: their ends, and the tokens they got after it.
+    """
+
+    arrived_s: FloatArray
+    first_s: FloatArray
+    last_s: FloatArray
+    osl_tokens: IntArray
+    traffic_class: IntArray
+    preemptions: IntArray
+    refused: BoolArray
+    engine: IntArray
+    carried_last_s: FloatArray
+    carried_tokens: IntArray
+    results: tuple[EngineResult, ...]
+
+
+def seconds(times_ps: Int64Array) -> FloatArray:
+    """Picoseconds as seconds, NaN where undefined."""
+    found: FloatArray = np.where(times_ps == UNDEFINED_PS, np.nan, times_ps / PS_PER_S)
+    return found
+
+
+def scenario_result(name: str, job: SimulationJob, runs: Sequence[Run]) -> ScenarioResult:
+    """All replications of one scenario side by side."""
+    curves = _curves(job, runs)
+    engines = len(job.engines)
+    requests = np.stack([np.bincount(run.engine, minlength=engines) for run in runs]).astype(np.float64)
+    busy = np.array([[result.busy_ps / max(result.end_ps, 1) for result in run.results] for run in runs])
+    return ScenarioResult(
+        scenario=name,
+        horizons=tuple(_horizon(job, horizon_s, runs, curves) for horizon_s in job.horizons_s),
+        curves=curves,
+        requests_ratio=requests / np.maximum(requests.sum(axis=1, keepdims=True), 1.0),
+        engine_busy_ratio=np.minimum(busy, 1.0),
+    )
+
+
+def _horizon(job: SimulationJob, horizon_s: float, runs: Sequence[Run], curves: Curves) -> HorizonResult:
+    closes_s = horizon_s + job.closes_after_s
+    members = [_members(run, horizon_s, closes_s) for run in runs]
+    found = [each for each, _ in members]
+    ended = np.array([_ended(run, horizon_s) for run in runs])
+    upto = int(horizon_s / curves.interval_s) + 1
+    return HorizonResult(
+        horizon_s=horizon_s,
+        arrivals=np.array([each.e2e_s.size for each in found], np.int64),
+        latency_s=np.array([[quantiles(each.of(metric)) for metric in METRICS] for each in found]),
+        pooled_latency_s=np.array(
+            [quantiles(np.concatenate([each.of(metric) for each in found])) for metric in METRICS]
+        ),
+        throughput_requests_per_s=ended[:, 0] / horizon_s,
+        output_tokens_per_s=ended[:, 1] / horizon_s,
+        success_ratio=np.array([success_ratio(each) for each in found]),
+        goodput_requests_per_s=np.array([_good(job, *each) for each in members]) / horizon_s,
+        waiting_peak_requests=curves.waiting_requests[:, :upto].max(axis=1),
+        kv_peak_ratio=curves.kv_ratio[:, :upto].max(axis=1),
+        preemptions=np.array([run.preemptions[: each.e2e_s.size].sum() for run, each in zip(runs, found, strict=True)]),
+        busy_ratio=curves.busy_ratio[:, 1:upto].mean(axis=1),
+        breached=np.array([_breaches(job, *each) for each in members], np.bool_).reshape(len(runs), len(job.slos)),
+    )
+
+
+def _members(run: Run, horizon_s: float, closes_s: float) -> tuple[Latencies, IntArray]:
+    """Latencies and classes of the requests that arrived by `horizon_s`."""
+    count = int(np.searchsorted(run.arrived_s, horizon_s, side="right"))
+    found = latencies(
+        arrived_s=run.arrived_s[:count],
+        first_token_s=run.first_s[:count],
+        last_token_s=run.last_s[:count],
+        osl_tokens=run.osl_tokens[:count],
+        closes_s=closes_s,
+        refused=run.refused[:count],
+    )
+    return found, run.traffic_class[:count]
+
+
+def _ended(run: Run, horizon_s: float) -> tuple[float, float]:
+    """Requests, and output tokens of requests, that ended by `horizon_s`."""
+    new, carried = run.last_s <= horizon_s, run.carried_last_s <= horizon_s
+    count = np.count_nonzero(new) + np.count_nonzero(carried)
+    return float(count), float(run.osl_tokens[new].sum() + run.carried_tokens[carried].sum())
+
+
+def _good(job: SimulationJob, found: Latencies, traffic_class: IntArray) -> float:
+    """Members that met every limit of their class."""
+    if not any(target.traffic_class for target in job.slos):
+        return float(np.count_nonzero(met(found, limits_s(job.slos))))
+    return float(
+        sum(
+            np.count_nonzero(met(found[traffic_class == index], limits_s(job.slos, name)))
+            for index, name in enumerate(job.traffic.classes)
+        )
+    )
+
+
+def _breaches(job: SimulationJob, found: Latencies, traffic_class: IntArray) -> list[bool]:
+    """Per target: is its quantile over the limit?"""
+    return [_is_breached(target, job, found, traffic_class) for target in job.slos]
+
+
+def _is_breached(target: SloTarget, job: SimulationJob, found: Latencies, traffic_class: IntArray) -> bool:
+    values = found.of(target.metric)
+    if target.traffic_class:
+        named = [index for index, name in enumerate(job.traffic.classes) if name == target.traffic_class]
+        values = values[np.isin(traffic_class, named)]
+    return quantile(values, target.quantile) > target.limit_s
+
+
+def _curves(job: SimulationJob, runs: Sequence[Run]) -> Curves:
+    """Samples of all engines together; an engine without a timeline would be a fault of the caller."""
+    lines = [[result.timeline for result in run.results if result.timeline is not None] for run in runs]
+    blocks = [setup.config.kv_blocks - setup.config.reserved_blocks for setup in job.engines]
+    step_ps = job.grid_s * PS_PER_S
+    busy = np.array([[np.diff(line.busy_ps, prepend=0) for line in each] for each in lines]) / step_ps
+    saturated = np.array([[np.diff(line.saturated_ps, prepend=0) for line in each] for each in lines]) / step_ps
+    kv = np.array([[line.kv_used_blocks / size for line, size in zip(each, blocks, strict=True)] for each in lines])
+    return Curves(
+        interval_s=job.grid_s,
+        waiting_requests=np.array([sum(line.waiting for line in each) for each in lines], np.float64),
+        running_requests=np.array([sum(line.running for line in each) for each in lines], np.float64),
+        kv_ratio=kv.max(axis=1),
+        busy_ratio=np.clip(busy.mean(axis=1), 0.0, 1.0),
+        saturated_ratio=np.clip(saturated.max(axis=1), 0.0, 1.0),
+    )
