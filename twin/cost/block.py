@@ -60,17 +60,15 @@ class StepBlock:
         shapes = np.zeros((n, len(FEATURES)))
         at_us = np.zeros(n, dtype=np.int64)
         duration_s = np.zeros(n)
-        gap_s = np.full(n, np.nan)
         classes = sorted({name for step in steps for name in step.class_us})
         class_s = {name: np.full(n, np.nan) for name in classes}
         for i, step in enumerate(steps):
             at_us[i] = step.at_us
             shapes[i] = shape_row(shape_of(step))
             duration_s[i] = step.duration_us * 1e-6
-            gap_s[i] = _gap_s(steps[i - 1] if i else previous, step)
             for name, value_us in step.class_us.items():
                 class_s[name][i] = value_us * 1e-6
-        return cls(at_us=at_us, shapes=shapes, duration_s=duration_s, gap_s=gap_s, class_s=class_s)
+        return cls(at_us=at_us, shapes=shapes, duration_s=duration_s, gap_s=_gaps_s(steps, previous), class_s=class_s)
 
 
 def shape_of(step: Step) -> StepShape:
@@ -110,9 +108,25 @@ def shape_features(shape: StepShape) -> dict[str, float]:
     return {name: float(value) for name, value in zip(FEATURES, shape_row(shape), strict=True)}
 
 
-def _gap_s(before: Step | None, step: Step) -> float:
-    """Time between two steps while work was left; NaN where the step before left none, or does not say."""
-    if before is None or before.running is None:
-        return np.nan
-    left = before.running - before.finished_requests + (before.waiting or 0)
-    return (step.start_us - before.at_us) * 1e-6 if left > 0 else np.nan
+def _gaps_s(steps: Sequence[Step], previous: Step | None) -> FloatArray:
+    """Time from the last step that did work to this one, where work was left all the while; else NaN."""
+    gap_s = np.full(len(steps), np.nan)
+    worked_until_us = previous.at_us if previous is not None and _works(previous) and _leaves_work(previous) else None
+    for i, step in enumerate(steps):
+        works = _works(step)
+        if worked_until_us is not None and works:
+            gap_s[i] = (step.start_us - worked_until_us) * 1e-6
+        if not _leaves_work(step):
+            worked_until_us = None
+        elif works:
+            worked_until_us = step.at_us
+    return gap_s
+
+
+def _works(step: Step) -> bool:
+    return step.prefill_tokens + step.decode_requests > 0
+
+
+def _leaves_work(step: Step) -> bool:
+    """Whether somebody is left to run or to wait; False where the record does not say."""
+    return step.running is not None and step.running - step.finished_requests + (step.waiting or 0) > 0
