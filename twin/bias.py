@@ -53,6 +53,7 @@ class StepBias:
         if not 1.0 <= max_factor <= 100.0:
             raise ValueError(f"max_factor must be in [1, 100], got {max_factor}")
         self._half_life_rounds = half_life_rounds
+        self._max_factor = max_factor
         self._bound = math.log(max_factor)
         self._logs = dict.fromkeys(ROLES, 0.0)
         self._weights = dict.fromkeys(ROLES, 0.0)
@@ -89,7 +90,7 @@ class StepBias:
         return {
             "version": _VERSION,
             "half_life_rounds": self._half_life_rounds,
-            "max_factor": math.exp(self._bound),
+            "max_factor": self._max_factor,
             "roles": [[role.value, self._logs[role], self._weights[role]] for role in ROLES],
         }
 
