@@ -18,7 +18,7 @@ class BlockPool:
     >>> pool = BlockPool(3)
     >>> held = pool.take(2)
     >>> pool.register(held[0], 7)
-    >>> pool.release(held)
+    >>> pool.release(held, full=1)
     >>> pool.find([7, 8]), pool.free
     ([0], 3)
     """
@@ -36,11 +36,6 @@ class BlockPool:
     def free(self) -> int:
         """Blocks nobody references; some of them may still be found by their key."""
         return len(self._free)
-
-    @property
-    def used(self) -> int:
-        """Blocks that somebody references."""
-        return self.total - len(self._free)
 
     def find(self, keys: Iterable[int]) -> list[int]:
         """The longest run of cached blocks from the first key on; references nothing."""
@@ -74,7 +69,8 @@ class BlockPool:
         blocks = []
         for _ in range(count):
             block = self._free.popitem(last=False)[0]
-            self._forget(block)
+            if self._key[block] is not None:
+                self._forget(block)
             self._references[block] = 1
             blocks.append(block)
         return blocks
@@ -84,17 +80,20 @@ class BlockPool:
         self._key[block] = key
         self._by_key.setdefault(key, []).append(block)
 
-    def release(self, blocks: Sequence[int]) -> None:
-        """Drop one reference each. The last block goes first, so that the tail of a prefix is evicted before its head.
+    def release(self, blocks: Sequence[int], full: int) -> None:
+        """Drop one reference each; the first `full` blocks are worth keeping.
 
-        The content of registered blocks stays findable until they are taken; blocks without a key are taken first.
+        The last block goes first, so that the tail of a prefix is evicted before its head. Blocks not worth keeping
+        are the next to be taken. The content of registered blocks stays findable until they are taken.
         """
-        for block in reversed(blocks):
-            self._references[block] -= 1
-            if not self._references[block]:
-                self._free[block] = None
-                if self._key[block] is None:
-                    self._free.move_to_end(block, last=False)
+        references, free = self._references, self._free
+        for place in range(len(blocks) - 1, -1, -1):
+            block = blocks[place]
+            references[block] -= 1
+            if not references[block]:
+                free[block] = None
+                if place >= full:
+                    free.move_to_end(block, last=False)
 
     def park(self, keys: Sequence[int]) -> None:
         """Let the last free blocks hold `keys`, least recently used first; for a warm start. Surplus old keys drop."""

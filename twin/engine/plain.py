@@ -11,12 +11,14 @@ from collections.abc import Generator
 import simpy
 
 from twin.cost.shape import StepShape
-from twin.engine.kv import BlockPool
+from twin.engine.memory import BlockMemory
 from twin.engine.prepare import Prepared
 from twin.engine.record import Recorder
-from twin.engine.scheduler import Request, Scheduled, Scheduler, VllmScheduler
+from twin.engine.request import Request
+from twin.engine.scheduler import Scheduled, Scheduler, VllmScheduler
 from twin.engine.timing import ROLE_INDEX, Timing
-from twin.engine.types import UNDEFINED_PS, WORK_COLUMNS, EngineResult, Status
+from twin.engine.types import LATEST_PS, UNDEFINED_PS, WORK_COLUMNS, EngineResult, Status
+from twin.engine.warm import new_request, warm_up
 
 Process = Generator[simpy.Event, object, None]
 
@@ -42,11 +44,12 @@ class PlainEngine:
         self._deadline: list[int] = prepared.deadline_ps.tolist()
         self._next_row = prepared.carried
         self._steps = 0
+        self._busy_ps = 0
         self._depth = 2 if prepared.config.async_scheduling else 1
-        pool = BlockPool(prepared.usable_blocks)
-        self._scheduler: Scheduler = VllmScheduler(prepared.config, pool, prepared.watermark_blocks)
-        self._present: list[Request] = []
-        self._warm_up()
+        config = prepared.config
+        memory = BlockMemory(prepared.usable_blocks, config.block_size_tokens, caching=config.enable_prefix_caching)
+        self._scheduler: Scheduler = VllmScheduler(config, memory, prepared.watermark_blocks)
+        self._present: list[Request] = warm_up(prepared, self._scheduler)
 
     @property
     def _now(self) -> int:
@@ -57,39 +60,64 @@ class PlainEngine:
         """The engine's process."""
         chosen: deque[list[Scheduled]] = deque()
         if self._given.step_left_ps:
-            self._show(self._given.step_left_ps)
+            rows = [Scheduled(r, 0, 0, True, r.placeholders > 0) for r in self._scheduler.running]
             if self._depth > 1:
                 self._choose(chosen)
-            yield self._env.timeout(self._given.step_left_ps)
-            self._end_step([Scheduled(r, 0, 0, True, r.placeholders > 0) for r in self._scheduler.running])
+            yield from self._wait(self._given.step_left_ps)
+            self._end_step(rows)
         else:
             self._take_arrivals()
             self._drop_expired()
-        while True:
-            if not self._present:
-                self._scheduler.idle()
-                self._show(0)
-                if self._next_row == len(self._arrival):
-                    return
-                yield self._env.timeout(self._arrival[self._next_row] - self._now)
-                self._take_arrivals()
-            elif self._now >= self._given.until_ps:
-                self._show(0)
-                return
-            else:
+        while self._now < self._given.until_ps:
+            if self._present:
                 yield from self._step(chosen)
+                continue
+            self._scheduler.idle()
+            arrival = self._arrival[self._next_row] if self._next_row < len(self._arrival) else LATEST_PS
+            if arrival >= self._given.until_ps:
+                break
+            self._hold(arrival)
+            yield self._env.timeout(arrival - self._now)
+            self._take_arrivals()
+        self._hold(LATEST_PS)
+        for request in self._present:
+            self.record.preemptions[request.row] = request.preemptions
 
     def _step(self, chosen: deque[list[Scheduled]]) -> Process:
         # Async scheduling runs a step that was chosen one step ago, and chooses the next one before that ends.
         while len(chosen) < self._depth and self._choose(chosen):
             pass
-        if not chosen:
-            raise RuntimeError(f"nothing to schedule at {self._now} ps with {len(self._present)} requests present")
+        # Under the priority policy the first of the running list may give up itself, and the step is empty: vLLM
+        # schedules again at once.
+        tries = len(self._present)
+        while not chosen and not self._choose(chosen):
+            tries -= 1
+            if tries < 0:
+                raise RuntimeError(f"nothing to schedule at {self._now} ps, {len(self._present)} requests present")
         rows = chosen.popleft()
         duration_ps = self._account(rows)
-        self._show(duration_ps)
-        yield self._env.timeout(duration_ps)
+        yield from self._wait(duration_ps)
         self._end_step(rows)
+
+    def _wait(self, duration_ps: int) -> Process:
+        start, saturated = self._now, len(self._scheduler.waiting) > 0
+        counts = self._counts()
+        sampler = self.record.sampler
+        yield self._env.timeout(duration_ps)
+        while sampler is not None and sampler.next_ps < self._now:
+            spent = sampler.next_ps - start
+            sampler.put(*counts, self._busy_ps + spent, self.record.saturated_ps + spent * saturated)
+        self._busy_ps += duration_ps
+        self.record.saturated_ps += duration_ps * saturated
+
+    def _counts(self) -> tuple[int, int, int]:
+        scheduler = self._scheduler
+        used = scheduler.memory.total - scheduler.memory.free
+        return len(scheduler.waiting), len(scheduler.running), used
+
+    def _hold(self, until_ps: int) -> None:
+        if self.record.sampler is not None:
+            self.record.sampler.hold(until_ps, *self._counts(), self._busy_ps, self.record.saturated_ps)
 
     def _choose(self, chosen: deque[list[Scheduled]]) -> bool:
         rows = self._scheduler.schedule()
@@ -97,7 +125,7 @@ class PlainEngine:
             request = scheduled.request
             if self.record.scheduled[request.row] == UNDEFINED_PS:
                 self.record.scheduled[request.row] = self._now
-                self.record.cached[request.row] = request.cached_tokens or 0
+                self.record.cached[request.row] = request.cached_tokens
         if rows:
             chosen.append(rows)
         return bool(rows)
@@ -118,8 +146,6 @@ class PlainEngine:
         counts = (1, *(getattr(shape, name) for name in WORK_COLUMNS[1:-1]), duration_ps)
         for i, count in enumerate(counts):
             totals[i] += count
-        if self._scheduler.waiting:
-            self.record.saturated_ps += duration_ps
         return duration_ps
 
     def _end_step(self, rows: list[Scheduled]) -> None:
@@ -150,9 +176,9 @@ class PlainEngine:
                 self.record.status[row] = Status.REJECTED
                 continue
             self.record.queued[row] = now
-            request = self._request(row)
+            request = new_request(self._given, row)
             self._present.append(request)
-            self._scheduler.add(request)
+            self._scheduler.waiting.push(request)
 
     def _drop_expired(self) -> None:
         now = self._now
@@ -166,33 +192,3 @@ class PlainEngine:
         self.record.preemptions[request.row] = request.preemptions
         self._present.remove(request)
         self._scheduler.drop(request)
-
-    def _show(self, duration_ps: int) -> None:
-        scheduler = self._scheduler
-        if self.record.sampler is not None:
-            running, used = len(scheduler.running), scheduler.pool.used
-            self.record.sampler.show(self._now, duration_ps, scheduler.waiting, running, used)
-
-    def _request(self, row: int) -> Request:
-        given = self._given
-        keys = given.keys[given.key_offsets[row] : given.key_offsets[row + 1]].tolist()
-        return Request(
-            row=row,
-            isl=int(given.isl_tokens[row]),
-            osl=int(given.osl_tokens[row]),
-            rank=int(given.rank[row]),
-            keys=keys,
-            generated=int(given.generated_tokens[row]),
-            preemptions=int(given.preemptions[row]),
-        )
-
-    def _warm_up(self) -> None:
-        for row in range(self._given.carried):
-            request = self._request(row)
-            self._present.append(request)
-            if row < self._given.running:
-                request.computed = int(self._given.computed_tokens[row])
-                self._scheduler.restore(request, in_flight=self._given.step_left_ps > 0)
-            else:
-                self._scheduler.add(request)
-        self._scheduler.pool.park(self._given.cached_keys.tolist())

@@ -92,7 +92,7 @@ def prepare(job: Job) -> Prepared:
         rank=rank,
         computed_tokens=_joined(rows, "computed_tokens", nothing),
         generated_tokens=_joined(rows, "generated_tokens", nothing),
-        scheduled_ps=_joined(rows, "scheduled_ps", never),
+        scheduled_ps=_scheduled(state, never),
         first_token_ps=_joined(rows, "first_token_ps", never),
         preemptions=_joined(rows, "preemptions", nothing),
         cached_tokens=_joined(rows, "cached_tokens", nothing),
@@ -108,6 +108,12 @@ def _joined(rows: tuple[CarriedRequest, ...], name: str, rest: Int64Array) -> In
         return rest
     head = [getattr(row, name) for row in rows]
     return np.concatenate((np.array([-LATEST_PS if v is None else v for v in head], np.int64), rest))
+
+
+def _scheduled(state: EngineState, never: Int64Array) -> Int64Array:
+    # Who runs was scheduled some time; where nobody knows when, the arrival stands in.
+    known = [r.arrival_ps if r.scheduled_ps is None else r.scheduled_ps for r in state.running]
+    return np.concatenate((np.array(known, np.int64), _joined(state.waiting, "scheduled_ps", never)))
 
 
 def _check_config(config: EngineConfig) -> int:

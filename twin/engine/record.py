@@ -78,45 +78,27 @@ class Recorder:
 
 
 class Sampler:
-    """Samples of a piecewise constant state. `show` at every step boundary, in order of time."""
+    """Samples on a grid, taken in order of time. An engine puts one for each grid time it has passed."""
 
-    __slots__ = ("_at", "_busy_ps", "_duration_ps", "_grid", "_next", "_rows", "_saturated_ps", "_start_ps", "_state")
+    __slots__ = ("_grid", "_rows", "next_ps")
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._rows: list[tuple[int, int, int, int, int]] = []
-        self._next = 0
-        self._at = 0
-        self._start_ps = 0
-        self._duration_ps = 0
-        self._busy_ps = 0
-        self._saturated_ps = 0
-        self._state = (0, 0, 0)
+        self.next_ps = 0
 
-    @property
-    def next_ps(self) -> int:
-        """Time of the next sample; LATEST_PS once all are taken."""
-        return self._next
+    def put(self, waiting: int, running: int, kv_used_blocks: int, busy_ps: int, saturated_ps: int) -> None:
+        """The sample at `next_ps`, which moves on (to LATEST_PS after the last point)."""
+        self._rows.append((waiting, running, kv_used_blocks, busy_ps, saturated_ps))
+        done = len(self._rows)
+        self.next_ps = done * self._grid.step_ps if done < self._grid.points else LATEST_PS
 
-    def show(self, start_ps: int, duration_ps: int, waiting: int, running: int, kv_used_blocks: int) -> None:
-        """From `start_ps` on this is the state, and a step runs for `duration_ps` (0: idle)."""
-        self._fill(start_ps)
-        self._busy_ps += self._duration_ps
-        if self._state[0]:
-            self._saturated_ps += self._duration_ps
-        self._start_ps, self._duration_ps = start_ps, duration_ps
-        self._state = (waiting, running, kv_used_blocks)
+    def hold(self, until_ps: int, waiting: int, running: int, kv_used_blocks: int, busy_ps: int, sat_ps: int) -> None:
+        """The same sample, with no step running, for all grid times before `until_ps`."""
+        while self.next_ps < until_ps:
+            self.put(waiting, running, kv_used_blocks, busy_ps, sat_ps)
 
     def timeline(self) -> Timeline:
-        """All samples; the last state shown lasts for ever."""
-        self._fill(LATEST_PS)
+        """All samples, once every grid time has been passed."""
         table: Int64Array = np.array(self._rows, np.int64)
         return Timeline(self._grid.step_ps, *(np.ascontiguousarray(column) for column in table.T))
-
-    def _fill(self, until_ps: int) -> None:
-        while self._next < until_ps:
-            spent = min(self._next - self._start_ps, self._duration_ps)
-            saturated = self._saturated_ps + (spent if self._state[0] else 0)
-            self._rows.append((*self._state, self._busy_ps + spent, saturated))
-            self._at += 1
-            self._next = self._at * self._grid.step_ps if self._at < self._grid.points else LATEST_PS

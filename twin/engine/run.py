@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from schemas.engines import EngineConfig
 from twin.cost.frozen import StepCost
+from twin.engine.fast import run_fast, unsupported
 from twin.engine.plain import run_plain
-from twin.engine.prepare import prepare
+from twin.engine.prepare import Prepared, prepare
 from twin.engine.types import EngineChoice, EngineResult, EngineState, Grid, Job, Noise, Workload
 
 
@@ -34,4 +35,11 @@ def simulate(
 def simulate_many(jobs: Sequence[Job], *, engine: EngineChoice = "auto") -> list[EngineResult]:
     """Run independent engines, in order. All are checked before the first one runs."""
     prepared = [prepare(job) for job in jobs]
-    return [run_plain(one) for one in prepared]
+    return [_run(one, engine) for one in prepared]
+
+
+def _run(prepared: Prepared, engine: EngineChoice) -> EngineResult:
+    if engine == "plain":
+        return run_plain(prepared)
+    why = unsupported(prepared)
+    return run_plain(prepared, why) if why else run_fast(prepared)
