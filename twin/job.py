@@ -28,7 +28,7 @@ class EngineSetup:
     """One engine as of the job's `as_of`. Output lengths in `state` are placeholders: they are drawn anew.
 
     It takes new requests from `available_from_s` (an engine that is starting) to `available_until_s` (one that will
-    drain), seconds from `as_of`.
+    drain; 0: it drains already), seconds from `as_of`.
     """
 
     name: str
@@ -40,9 +40,9 @@ class EngineSetup:
     available_until_s: float = math.inf
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.available_from_s < self.available_until_s:
+        if not 0.0 <= self.available_from_s <= self.available_until_s:
             raise ValueError(
-                f"engine {self.name!r} must have 0 <= available_from_s < available_until_s, "
+                f"engine {self.name!r} must have 0 <= available_from_s <= available_until_s, "
                 f"got {self.available_from_s} and {self.available_until_s}"
             )
 

@@ -5,6 +5,7 @@ whatever else is drawn; arrivals within a block keep their order, sizes, priorit
 that repeats a past one never finds its own unique blocks in the cache.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,34 @@ class Arrivals:
     hash_offsets: IntArray
     hash_values: IntArray
     hash_block_tokens: int
+
+    @classmethod
+    def of_one(
+        cls,
+        *,
+        arrived_s: FloatArray,
+        isl_tokens: IntArray,
+        osl_tokens: IntArray,
+        priority: IntArray | None = None,
+        block_hashes: Sequence[Sequence[int]] | None = None,
+        hash_block_tokens: int = 0,
+    ) -> "Arrivals":
+        """One replication from known requests, in order of arrival."""
+        count = arrived_s.size
+        lengths = [len(hashes) for hashes in block_hashes or [()] * count]
+        flat = [value & (2**64 - 1) for hashes in block_hashes or () for value in hashes]
+        zeros = np.zeros(count, np.int64)
+        return cls(
+            offsets=np.array([0, count], np.int64),
+            arrived_s=arrived_s,
+            isl_tokens=isl_tokens,
+            osl_tokens=osl_tokens,
+            priority=zeros if priority is None else priority,
+            traffic_class=zeros,
+            hash_offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
+            hash_values=np.array(flat, np.uint64).view(np.int64),
+            hash_block_tokens=hash_block_tokens,
+        )
 
     @property
     def replications(self) -> int:

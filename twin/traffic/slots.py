@@ -43,8 +43,8 @@ class SlotCounter:
 
     @property
     def handed_over_us(self) -> int:
-        """Event time up to which slots were handed over; 0 before the first arrival."""
-        return 0 if self._next is None else self._next * self._slot_us
+        """Event time up to which slots were handed over; 0 before the first one."""
+        return self._next * self._slot_us if self._next is not None and self.forecaster.slots else 0
 
     def snapshot(self) -> dict[str, Any]:
         """State as numbers, strings, lists and dicts."""
