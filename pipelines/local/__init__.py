@@ -1,1 +1,1 @@
-"""Logs without a broker, in memory and in files, with Kafka's rules. Not a broker: one machine, no network, no replicas."""
+"""Logs without a broker, in memory and in files, with Kafka's rules. Not a broker: no network, no replicas."""
