@@ -226,3 +226,24 @@ def test_every_preset_runs_every_family() -> None:
         for model in MODELS
         for hardware in PRESETS.values()
     )
+
+
+def test_a_short_chunk_has_too_few_tiles_for_all_cores() -> None:
+    device = preset("a100-80g-sxm").device
+    attention = GRAPHS[0].operators["attention"]
+    seconds = [
+        Roofline(preset("a100-80g-sxm")).compute_s(attention, shape_of(1, n, 8192, 0, 1)) for n in (16, 64, 4096)
+    ]
+    tile = attention.attention.prefill.tile_flops  # type: ignore[union-attr]
+    assert seconds[1] == pytest.approx(tile * 8256 * device.cores / (312e12 * 0.7))
+    assert seconds[0] == pytest.approx(seconds[1], rel=0.01)
+    assert seconds[2] > 2 * seconds[1]
+
+
+def test_a_lone_token_reads_only_the_experts_it_is_routed_to() -> None:
+    experts = operator_graph(MODELS[1]).operators["experts"]
+    one, many = (
+        experts.bytes_moved(shape_of(0, 1, 0, n, 1)) - experts.moved_bytes.of(shape_of(0, 1, 0, n, 1)) for n in (1, 500)
+    )
+    assert one == pytest.approx(experts.weight_bytes * 2 / 16)
+    assert many == pytest.approx(experts.weight_bytes)
