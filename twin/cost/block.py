@@ -33,7 +33,7 @@ class StepBlock:
     `at_us` (n, int64): event time, the end of the step. `shapes` (n, 5): columns in the order of `FEATURES`.
     `duration_s` (n,): start to end. `gap_s` (n,): end of the step before to the start of this one while work was
     waiting, empty steps between them included; NaN where the engine idled or the step before is unknown.
-    `class_s`: durations per span class (n,), NaN where a step carries none.
+    `class_s`: durations per span class (n,); NaN where a step carries no classes, 0 where it carries only others.
     """
 
     at_us: IntArray
@@ -66,8 +66,9 @@ class StepBlock:
             at_us[i] = step.at_us
             shapes[i] = shape_row(shape_of(step))
             duration_s[i] = step.duration_us * 1e-6
-            for name, value_us in step.class_us.items():
-                class_s[name][i] = value_us * 1e-6
+            if step.class_us:
+                for name in classes:
+                    class_s[name][i] = step.class_us.get(name, 0) * 1e-6
         return cls(at_us=at_us, shapes=shapes, duration_s=duration_s, gap_s=_gaps_s(steps, previous), class_s=class_s)
 
 

@@ -1,8 +1,7 @@
 """The compiled learning path: one step after another, level and shape apart. Holds no objects, only arrays.
 
 duration = level(t) x shape(batch). The level is taken out before the shape is learned, or a slow machine would be
-blamed on the batch. Rows are summed in strata of like shapes; a stratum loses weight with the half-life only down to
-`FLOOR_ROWS`, so steady traffic cannot push the rest of the operating range out.
+blamed on the batch.
 Laws: a refused row changes nothing but its counter and `backward`; one row after another and all in one call lead to
 the same bytes.
 """
@@ -13,24 +12,10 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from twin.cost import residuals
+from twin.cost import residuals, strata
 from twin.cost.block import FloatArray, IntArray
-from twin.cost.fit import (
-    MIXED,
-    PACKED,
-    STRATA,
-    TOKEN_BINS,
-    WIDTH,
-    add_row,
-    add_scaled,
-    continue_segments,
-    expand,
-    role_of,
-    scale,
-    solve,
-    stratum_of,
-    unpack,
-)
+from twin.cost.fit import MIXED, WIDTH, expand, role_of, scale, stratum_of
+from twin.cost.strata import Prior, Strata, add_to, refit
 
 ACCEPTED: Final = 0
 REASONS: Final = (
@@ -50,15 +35,9 @@ MAX_PAIRS: Final = 1e16
 BACKWARD_STEPS: Final = 64
 """So many steps in a row below the clock mean that the clock was wrong, not they."""
 
-ALL: Final = 3
-"""Place of the sum over roles, after the three roles."""
-FLOOR_ROWS: Final = 20.0
 REFIT_STEPS: Final = 64
 WARM_STEPS: Final = 64
 SETTLED_STEPS: Final = 512
-PRIOR_ROWS: Final = 0.03
-POOL_ROWS: Final = 20.0
-CONTINUATION_ROWS: Final = 1.0
 CLIP: Final = 3.0
 LEVEL_CLIP: Final = 5.0
 FLOOR_S: Final = 0.2
@@ -76,8 +55,8 @@ MAX_GAP_S: Final = 1.0
 
 # Places in `numbers`.
 N_LEVEL, D_LEVEL, N_SLOW, D_SLOW, N_SHORT, D_SHORT, SHORT_LOG, FAST_LOG = range(8)
-GAP_S, GAP_WEIGHT, EXCESS_S, CLIPPED_S = range(8, 12)
-NUMBERS: Final = 12
+GAP_S, GAP_WEIGHT, EXCESS_S, CLIPPED_S, UNIT = range(8, 13)
+NUMBERS: Final = 13
 # Places in `whole`.
 LAST_US, LEARNED, SINCE_REFIT, OFF_STEPS, OFF_SINCE_US, JUMPS, BACKWARD, LAST_JUMP_US = range(8)
 WHOLES: Final = 8
@@ -86,14 +65,10 @@ LEVEL_HALF_LIFE_S, SHAPE_HALF_LIFE_S, JUMP_LOG = range(3)
 
 
 class State(NamedTuple):
-    """Everything learned. `gram` (STRATA, PACKED) and `moment` (STRATA, WIDTH) are sums of rows on y / level; `weight`
-    (STRATA,) their rows, `touched_us` when last added. `joint` (WIDTH,) and `roles` (3, WIDTH) are coefficients in
+    """Everything learned. `strata` sums rows on y / level; `joint` (WIDTH,) and `roles` (3, WIDTH) are coefficients in
     seconds at level 1. `numbers` and `whole` are named by their indices, `refused` counts by `REASONS`."""
 
-    gram: FloatArray
-    moment: FloatArray
-    weight: FloatArray
-    touched_us: IntArray
+    strata: Strata
     joint: FloatArray
     roles: FloatArray
     numbers: FloatArray
@@ -102,29 +77,20 @@ class State(NamedTuple):
     noise: residuals.Residuals
 
 
-class Prior(NamedTuple):
-    """What is believed before data: coefficients per role (3, WIDTH), squares of their grids (3, WIDTH, WIDTH)."""
-
-    roles: FloatArray
-    squares: FloatArray
-
-
 class Output(NamedTuple):
-    """Per row (n,): outcome by `REASONS`; seconds predicted before learning; the same at level 1; predicted P99."""
+    """Per row (n,): outcome by `REASONS`; seconds predicted before learning, at level 1, and at P99; the level."""
 
     outcome: NDArray[np.int64]
     predicted_s: FloatArray
     shape_s: FloatArray
     p99_s: FloatArray
+    level: FloatArray
 
 
 def empty(prior: Prior) -> State:
     """The state before the first step: the prior's coefficients, and no rows."""
     return State(
-        gram=np.zeros((STRATA, PACKED)),
-        moment=np.zeros((STRATA, WIDTH)),
-        weight=np.zeros(STRATA),
-        touched_us=np.zeros(STRATA, dtype=np.int64),
+        strata=strata.empty(),
         joint=prior.roles[MIXED].copy(),
         roles=prior.roles.copy(),
         numbers=np.zeros(NUMBERS),
@@ -171,6 +137,7 @@ def learn_rows(
             out.predicted_s[i] = np.nan
             out.shape_s[i] = np.nan
             out.p99_s[i] = np.nan
+            out.level[i] = np.nan
             continue
         _learn_row(state, prior, settings, at_us[i], shapes[i], seconds[i], features, out, i)
         if gaps_s[i] >= 0.0 and gaps_s[i] <= MAX_GAP_S:
@@ -223,6 +190,7 @@ def _learn_row(
         shape_s += features[j] * state.roles[role, j]
     level = level_of(numbers)
     out.shape_s[row] = shape_s
+    out.level[row] = level
     out.predicted_s[row] = shape_s * level * np.exp(FAST_SHARE * numbers[FAST_LOG])
     out.p99_s[row] = shape_s * level * np.exp(state.noise.p99_log[role])
     passed_s = max(at_us - whole[LAST_US], 0) * 1e-6 if whole[LEARNED] > 0 else 0.0
@@ -233,12 +201,16 @@ def _learn_row(
         residuals.account(state.noise, role, at_us, seconds, shape_s, level, frozen_level_of(numbers))
     _move_level(state, settings, at_us, passed_s, seconds, shape_s, level)
     if whole[OFF_STEPS] == 0 or whole[LEARNED] <= SETTLED_STEPS:
-        _add_to_stratum(state, settings[SHAPE_HALF_LIFE_S], at_us, shape, seconds, shape_s, features)
+        target = seconds / level_of(numbers)
+        if whole[LEARNED] > WARM_STEPS:
+            target = min(max(target, shape_s / CLIP), shape_s * CLIP)
+        half_life_s = settings[SHAPE_HALF_LIFE_S]
+        add_to(state.strata, stratum_of(shape), half_life_s, at_us, features, 1.0 / (shape_s * shape_s), target)
     whole[SINCE_REFIT] += 1
     young = whole[LEARNED] <= REFIT_STEPS and whole[LEARNED] & (whole[LEARNED] - 1) == 0
     if young or whole[SINCE_REFIT] >= REFIT_STEPS:
         whole[SINCE_REFIT] = 0
-        refit(state, prior, settings[SHAPE_HALF_LIFE_S])
+        refit(state.strata, prior, settings[SHAPE_HALF_LIFE_S], at_us, state.joint, state.roles)
     if whole[LEARNED] == SETTLED_STEPS:
         _make_level_one(state)
 
@@ -305,113 +277,12 @@ def _learn_gap(numbers: FloatArray, gap_s: float, seconds: float) -> None:
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _kept(state: State, stratum: int, now_us: int, half_life_s: float) -> float:
-    """Share of a stratum's weight that is left now: by half-life, but never below FLOOR_ROWS."""
-    weight = state.weight[stratum]
-    keep = 0.5 ** (max(now_us - state.touched_us[stratum], 0) * 1e-6 / half_life_s)
-    return float(max(keep, min(1.0, FLOOR_ROWS / weight)))
-
-
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _add_to_stratum(
-    state: State,
-    half_life_s: float,
-    at_us: int,
-    shape: FloatArray,
-    seconds: float,
-    shape_s: float,
-    features: FloatArray,
-) -> None:
-    stratum = stratum_of(shape)
-    if state.weight[stratum] > 0.0:
-        keep = _kept(state, stratum, at_us, half_life_s)
-        scale(state.gram[stratum], keep)
-        scale(state.moment[stratum], keep)
-        state.weight[stratum] *= keep
-    target = seconds / level_of(state.numbers)
-    if state.whole[LEARNED] > WARM_STEPS:
-        target = min(max(target, shape_s / CLIP), shape_s * CLIP)
-    add_row(state.gram[stratum], state.moment[stratum], features, 1.0 / (shape_s * shape_s), target)
-    state.weight[stratum] += 1.0
-    state.touched_us[stratum] = at_us
-
-
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def refit(state: State, prior: Prior, half_life_s: float) -> None:
-    """Solve anew: one joint fit of all roles, then each role drawn towards it."""
-    squares = np.zeros((4, WIDTH, WIDTH))
-    moments = np.zeros((4, WIDTH))
-    rows = _gather(state, half_life_s, squares, moments)
-    efficiency = _efficiency(prior.roles, squares, moments)
-    square = np.zeros((WIDTH, WIDTH))
-    moment = np.zeros(WIDTH)
-    add_scaled(square, squares[ALL], 1.0)
-    add_scaled(moment, moments[ALL], 1.0)
-    for role in range(3):
-        _add_prior(square, moment, prior, role, efficiency, PRIOR_ROWS)
-    continue_segments(square, state.joint, CONTINUATION_ROWS)
-    solve(square, moment, state.joint)
-    pool = POOL_ROWS / rows
-    for role in range(3):
-        for i in range(WIDTH):
-            moment[i] = moments[role, i]
-            for j in range(WIDTH):
-                square[i, j] = squares[role, i, j] + pool * squares[ALL, i, j]
-                moment[i] += pool * squares[ALL, i, j] * state.joint[j]
-        _add_prior(square, moment, prior, role, efficiency, PRIOR_ROWS)
-        continue_segments(square, state.roles[role], CONTINUATION_ROWS)
-        solve(square, moment, state.roles[role])
-        state.roles[role, 0] = max(state.roles[role, 0], 1e-3 * state.joint[0], 1e-9)
-
-
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _gather(state: State, half_life_s: float, squares: FloatArray, moments: FloatArray) -> float:
-    """Sum the strata as they weigh now, per role and (at ALL) of all; returns the rows behind them."""
-    rows = 0.0
-    for stratum in range(STRATA):
-        if state.weight[stratum] <= 0.0:
-            continue
-        role = 1 if stratum % TOKEN_BINS == 0 else (0 if stratum < TOKEN_BINS else 2)
-        keep = _kept(state, stratum, state.whole[LAST_US], half_life_s)
-        unpack(state.gram[stratum], keep, squares[role])
-        add_scaled(moments[role], state.moment[stratum], keep)
-        rows += keep * state.weight[stratum]
-    for role in range(3):
-        add_scaled(squares[ALL], squares[role], 1.0)
-        add_scaled(moments[ALL], moments[role], 1.0)
-    return rows
-
-
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _efficiency(prior_roles: FloatArray, squares: FloatArray, moments: FloatArray) -> float:
-    """Factor on the prior that fits the rows best; 1 without rows."""
-    above = 0.0
-    below = 0.0
-    for role in range(3):
-        for i in range(WIDTH):
-            above += prior_roles[role, i] * moments[role, i]
-            for j in range(WIDTH):
-                below += prior_roles[role, i] * squares[role, i, j] * prior_roles[role, j]
-    return float(above / below) if above > 0.0 and below > 0.0 else 1.0
-
-
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _add_prior(square: FloatArray, moment: FloatArray, prior: Prior, role: int, efficiency: float, rows: float) -> None:
-    """Add the prior's grid as `rows` rows at its learned efficiency."""
-    for i in range(WIDTH):
-        total = 0.0
-        for j in range(WIDTH):
-            square[i, j] += rows * prior.squares[role, i, j] / (efficiency * efficiency)
-            total += prior.squares[role, i, j] * prior.roles[role, j]
-        moment[i] += rows * total / efficiency
-
-
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
 def _make_level_one(state: State) -> None:
     """Move the level into the shape once it has settled, so that it reads as a ratio from then on."""
     level = level_of(state.numbers)
-    scale(state.gram, 1.0 / (level * level))
-    scale(state.moment, 1.0 / level)
+    state.numbers[UNIT] = level
+    scale(state.strata.gram, 1.0 / (level * level))
+    scale(state.strata.moment, 1.0 / level)
     scale(state.joint, level)
     scale(state.roles, level)
     for place in (D_LEVEL, D_SLOW, D_SHORT):

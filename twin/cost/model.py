@@ -16,11 +16,13 @@ from river import base
 
 from twin.cost import learner, residuals, storage
 from twin.cost.block import FEATURES, FloatArray, StepBlock, shape_row
+from twin.cost.classes import ClassCosts
 from twin.cost.fit import linearise, predict_rows, prior_gram, stratum_of, to_role_cost
 from twin.cost.frozen import FrozenStepCost, StepCost
 from twin.cost.learner import ACCEPTED, REASONS
 from twin.cost.noise import StepNoise
 from twin.cost.shape import StepShape
+from twin.cost.strata import Prior
 
 GENERIC_PRIOR = FrozenStepCost.uniform(
     fixed_ps=5_000_000_000,
@@ -60,7 +62,7 @@ class StepCostModel(base.Regressor):  # type: ignore[misc]
     ----------
     prior
         Any `StepCost`: the number given before any step was seen, and the form of the cost where none was seen. Its
-        overall efficiency is learned.
+        overall efficiency is learned. None stands for `GENERIC_PRIOR`.
     level_half_life_s, shape_half_life_s
         Seconds of event time to lose half the weight.
     jump_ratio
@@ -81,7 +83,7 @@ class StepCostModel(base.Regressor):  # type: ignore[misc]
 
     def __init__(
         self,
-        prior: StepCost = GENERIC_PRIOR,
+        prior: StepCost | None = None,
         level_half_life_s: float = 20.0,
         shape_half_life_s: float = 300.0,
         jump_ratio: float = 0.2,
@@ -98,10 +100,10 @@ class StepCostModel(base.Regressor):  # type: ignore[misc]
         self.shape_half_life_s = shape_half_life_s
         self.jump_ratio = jump_ratio
         self._settings = np.array([level_half_life_s, shape_half_life_s, np.log1p(jump_ratio)])
-        roles = linearise(prior)
-        self._prior = learner.Prior(roles, np.stack([prior_gram(role, roles[role]) for role in range(3)]))
+        roles = linearise(prior or GENERIC_PRIOR)
+        self._prior = Prior(roles, np.stack([prior_gram(role, roles[role]) for role in range(3)]))
         self._state = learner.empty(self._prior)
-        self._row = np.zeros((1, len(FEATURES)))
+        self._classes = ClassCosts(shape_half_life_s)
 
     def learn_one(self, x: Mapping[str, float], y: float, *, at_us: int | None = None, gap_s: float = np.nan) -> None:
         """Learn one step: features as in `FEATURES` (missing ones are 0), y in seconds, event time of its end.
@@ -136,11 +138,27 @@ class StepCostModel(base.Regressor):  # type: ignore[misc]
     def learn_block(self, block: StepBlock) -> Learned:
         """Learn a block of consecutive steps, predict first. Tells what detectors and scores need, row by row."""
         n = len(block)
-        out = learner.Output(np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n), np.zeros(n))
+        out = learner.Output(np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n))
         learner.learn_rows(
             self._state, self._prior, self._settings, block.at_us, block.shapes, block.duration_s, block.gap_s, out
         )
+        if block.class_s:
+            self._learn_classes(block, out)
         return Learned(out.predicted_s, out.shape_s, out.p99_s, out.outcome)
+
+    def _learn_classes(self, block: StepBlock, out: learner.Output) -> None:
+        rows = np.flatnonzero(out.outcome == ACCEPTED)
+        unsettled = learner.SETTLED_STEPS - (self.steps - len(rows))
+        first, rest = rows[: max(unsettled, 0)], rows[max(unsettled, 0) :]
+        for part in (first, rest):
+            classes = {name: column[part] for name, column in block.class_s.items()}
+            self._classes.learn_many(block.at_us[part], block.shapes[part], out.shape_s[part], out.level[part], classes)
+            if part is first and 0 < unsettled <= len(rows):
+                self._classes.rescale(float(self._state.numbers[learner.UNIT]))
+
+    def predict_classes(self, shape: StepShape) -> dict[str, float]:
+        """Seconds per span class of a step of this shape if it ran now; empty while no step has carried classes."""
+        return self._classes.predict(np.array(shape_row(shape), dtype=np.float64), self.level)
 
     def predict_many(self, shapes: FloatArray) -> FloatArray:
         """Seconds (n,) of `shapes` (n, 5), columns as in `FEATURES`, if they ran now."""
@@ -203,7 +221,7 @@ class StepCostModel(base.Regressor):  # type: ignore[misc]
     def has_seen(self, shape: StepShape) -> bool:
         """Whether steps like this one were learned; where not, the prediction extrapolates."""
         stratum = stratum_of(np.array(shape_row(shape), dtype=np.float64))
-        return bool(self._state.weight[stratum] > 0.0)
+        return bool(self._state.strata.weight[stratum] > 0.0)
 
     def snapshot(self) -> dict[str, Any]:
         """State as numbers, strings, lists and dicts, for JSON or msgpack. The prior is not in it."""
@@ -212,10 +230,15 @@ class StepCostModel(base.Regressor):  # type: ignore[misc]
             "shape_half_life_s": self.shape_half_life_s,
             "jump_ratio": self.jump_ratio,
         }
-        return {"version": storage.VERSION, "settings": settings, "state": storage.dump(self._state)}
+        return {
+            "version": storage.VERSION,
+            "settings": settings,
+            "state": storage.dump(self._state),
+            "classes": self._classes.snapshot(),
+        }
 
     @classmethod
-    def restore(cls, data: Mapping[str, Any], prior: StepCost = GENERIC_PRIOR) -> Self:
+    def restore(cls, data: Mapping[str, Any], prior: StepCost | None = None) -> Self:
         """The model of a snapshot; it goes on as the original would. Raises ValueError if the snapshot is of another
         version or damaged."""
         storage.check_version(data)
@@ -224,6 +247,7 @@ class StepCostModel(base.Regressor):  # type: ignore[misc]
             raise ValueError(f"step cost snapshot: settings must hold {', '.join(storage.SETTINGS)}, got {settings!r}")
         model = cls(prior, *(float(settings[name]) for name in storage.SETTINGS))
         model._state = storage.load(data.get("state"), model._state)
+        model._classes = ClassCosts.restore(data.get("classes", {}))
         return model
 
 
