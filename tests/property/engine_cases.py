@@ -56,17 +56,14 @@ def random_job(seed: int, *, requests: int = 30, warm: bool | None = None) -> Jo
         workload=workload,
         state=state,
         noise=Noise.lognormal(seed=seed, epochs=5, cv=0.3) if rng.random() < 0.3 else None,
-        grid=Grid(step_ps=int(rng.integers(1, 50)) * step, points=60),
+        grid=Grid(step_ps=int(rng.integers(1, 50)) * step, points=60) if rng.random() < 0.5 else None,
         until_ps=int(rng.integers(1, 3000)) * step if rng.random() < 0.2 else None,
     )
 
 
 def _hashes(rng: np.random.Generator, n: int) -> list[list[int]]:
     # A prefix of one of three chains; the hash of a block names the whole prefix, so chains never meet again.
-    return [
-        [int(chain) * 1000 + i for i in range(int(rng.integers(0, 9)))]
-        for chain in rng.integers(0, 3, n)
-    ]
+    return [[int(chain) * 1000 + i for i in range(int(rng.integers(0, 9)))] for chain in rng.integers(0, 3, n)]
 
 
 def _cost(rng: np.random.Generator, step: int) -> FrozenStepCost:

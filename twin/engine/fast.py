@@ -1,9 +1,9 @@
 """One engine in SimPy that jumps over steps in which nothing is decided. Equal to `plain` bit for bit.
 
 While only decodes run, nobody can be admitted, nobody finishes and no block runs out, step durations form an
-arithmetic progression: their sum is known in closed form, and one event stands for all of them. Running decodes are
-kept as sums, so that a step costs the same for one as for a thousand; what sums cannot say (preemption, a budget
-smaller than the batch) is scheduled request by request. Does not do async scheduling or a prefill cadence.
+arithmetic progression: their sum is known in closed form, and one event stands for all of them (a flight). Running
+decodes are kept as sums, so that a step costs the same for one as for a thousand; what sums cannot say (preemption, a
+budget smaller than the batch) is scheduled request by request. Does not do async scheduling or a prefill cadence.
 
 Law: requests, totals and samples are those of `plain`, to the picosecond.
 """
@@ -11,11 +11,12 @@ Law: requests, totals and samples are those of `plain`, to the picosecond.
 from bisect import bisect_right, insort
 from collections.abc import Generator
 from heapq import heappop, heappush
-from math import sqrt
 
 import simpy
 
 from twin.cost.shape import StepShape
+from twin.engine.cruise import can_cruise, cruise
+from twin.engine.flight import flight_ps, steps_to_reach
 from twin.engine.memory import BlockMemory, CountMemory
 from twin.engine.prepare import Prepared
 from twin.engine.record import Recorder
@@ -23,7 +24,7 @@ from twin.engine.request import Request
 from twin.engine.scheduler import Barrier, Scheduled, VllmScheduler
 from twin.engine.timing import DECODE, MIXED, PREFILL, Timing
 from twin.engine.types import LATEST_PS, STEPS_PER_EPOCH, UNDEFINED_PS, EngineResult, Status
-from twin.engine.warm import new_request, warm_up
+from twin.engine.warm import Rows, warm_up
 
 Process = Generator[simpy.Event, object, None]
 
@@ -37,159 +38,153 @@ def unsupported(prepared: Prepared) -> str:
     return ""
 
 
-def run_fast(prepared: Prepared, fallback: str = "") -> EngineResult:
-    """Simulate one engine to its end."""
+def run_fast(prepared: Prepared, fallback: str = "", *, cruising: bool = True) -> EngineResult:
+    """Simulate one engine to its end; without `cruising`, through the general path only."""
     env = simpy.Environment(initial_time=0)
     engine = FastEngine(env, prepared)
-    env.process(engine.run())
+    env.process(engine.run(cruising=cruising and can_cruise(engine)))
     env.run()
     return engine.record.result(prepared, "simpy", fallback)
 
 
 class FastEngine:
-    """Plans a flight of one or more steps, waits for its end, takes what it yields.
+    """Plans a flight of one or more steps, waits for its end, takes what it yields. `cruise` shares its state.
 
     A decoding request advances by one token per step, so its computed tokens are `clock + request.clock`. Where that
-    is a multiple of the block size it needs a block: `_phase[p]` counts those that do when `clock % size == p`.
+    is a multiple of the block size it needs a block: `phase[p]` counts those that do when `clock % size == p` (twice
+    over, so that any stretch of it is a slice). `context` sums the computed tokens of the `decodes` decoding requests.
     """
 
     def __init__(self, env: simpy.Environment, prepared: Prepared) -> None:
         config = prepared.config
+        size, usable, caching = config.block_size_tokens, prepared.usable_blocks, config.enable_prefix_caching
+        self.env = env
         self.record = Recorder(prepared)
-        self._env = env
-        self._given = prepared
-        self._timing = Timing(prepared.cost, prepared.noise, config.max_num_seqs)
-        self._arrival: list[int] = prepared.arrival_ps.tolist()
-        self._deadline: list[int] = prepared.deadline_ps.tolist()
-        self._expiring = bool((prepared.deadline_ps < LATEST_PS).any())
-        self._next_row = prepared.carried
-        size, usable = config.block_size_tokens, prepared.usable_blocks
-        caching = config.enable_prefix_caching
-        self._memory = BlockMemory(usable, size, caching=True) if caching else CountMemory(usable, size)
-        self._scheduler = VllmScheduler(config, self._memory, prepared.watermark_blocks)
-        self._limit = 2**62 if config.max_queued_requests is None else config.max_queued_requests
-        self._size = size
-        self._clock = 0
+        self.timing = Timing(prepared.cost, prepared.noise, config.max_num_seqs)
+        self.counted = CountMemory(usable, size)
+        self.memory = BlockMemory(usable, size, caching=True) if caching else self.counted
+        self.scheduler = VllmScheduler(config, self.memory, prepared.watermark_blocks)
+        self.rows = Rows(prepared)
+        self.arrivals: list[int] = [*prepared.arrival_ps.tolist(), LATEST_PS]
+        self.expiring = bool((prepared.deadline_ps < LATEST_PS).any())
+        self.limit = 2**62 if config.max_queued_requests is None else config.max_queued_requests
+        self.until_ps = prepared.until_ps
+        self.size = size
+        self.next_row = prepared.carried
+        self.clock = 0
         # The step in flight at the start is not counted.
-        self._steps = -1 if prepared.step_left_ps else 0
-        self._busy_ps = 0
-        self._present = prepared.carried
-        self._decodes = 0
-        self._context = 0
-        self._finish: list[tuple[int, int, Request]] = []
-        self._phase = [0] * (2 * size)
+        self.steps = -1 if prepared.step_left_ps else 0
+        self.busy_ps = 0
+        self.decodes = 0
+        self.context = 0
+        self.finish: list[tuple[int, int, Request]] = []
+        self.phase = [0] * (2 * size)
+        self.prefilling: list[Request] = []
         self._growing: list[list[tuple[int, Request]]] | None = [[] for _ in range(size)] if caching else None
-        self._prefilling: list[Request] = []
+        self._deadline: list[int] = prepared.deadline_ps.tolist()
         self._late: list[tuple[int, int, Request]] = []
-        self._rows: list[Scheduled] = []
+        self._share: list[Scheduled] = []
         self._explicit = False
         self._barrier = Barrier.NOBODY_WAITS
         self._start_ps = 0
-        self._first_ps = 0
-        self._growth_ps = 0
         self._flight = 1
-        self._warm = warm_up(prepared, self._scheduler)
-        self._carry()
+        self._first_ps = prepared.step_left_ps
+        self._growth_ps = 0
+        self._carry(warm_up(prepared, self.scheduler))
 
-    def run(self) -> Process:
+    def run(self, *, cruising: bool) -> Process:
         """The engine's process: one event per flight, and one per idle spell."""
-        timeout, until_ps = self._env.timeout, self._given.until_ps
-        now = 0
-        if self._given.step_left_ps:
-            self._start_ps, self._first_ps = 0, self._given.step_left_ps
-            yield timeout(self._first_ps)
+        now, until_ps = 0, self.until_ps
+        if self._first_ps:
+            yield self.env.timeout(self._first_ps)
             now = self._first_ps
             self._land(now)
         else:
             self._take_arrivals(now)
             self._drop_expired(now)
         while now < until_ps:
-            if self._present:
-                flight_ps = self._plan(now)
-                yield timeout(flight_ps)
-                now += flight_ps
+            if cruising:
+                now = yield from cruise(self, now)
+                if now >= until_ps:
+                    break
+            if self.scheduler.running or self.scheduler.waiting:
+                duration_ps = self._plan(now)
+                yield self.env.timeout(duration_ps)
+                now += duration_ps
                 self._land(now)
                 continue
-            arrival = self._arrival[self._next_row] if self._next_row < len(self._arrival) else LATEST_PS
+            arrival = self.arrivals[self.next_row]
             if arrival >= until_ps:
                 break
             self._hold(arrival)
-            yield timeout(arrival - now)
+            yield self.env.timeout(arrival - now)
             now = arrival
             self._take_arrivals(now)
         self._hold(LATEST_PS)
         self._note_unfinished()
 
-    # Planning
-
     def _plan(self, now: int) -> int:
-        scheduler, memory = self._scheduler, self._memory
-        decodes = self._decodes
-        budget = scheduler.budget_tokens - decodes
-        need = self._phase[self._clock % self._size]
-        rows: list[Scheduled] = []
-        self._rows = rows
+        """Choose the next flight; how long it lasts."""
+        scheduler, memory, share = self.scheduler, self.memory, self._share
+        budget = scheduler.budget_tokens - self.decodes
+        need = self.phase[self.clock % self.size]
+        share.clear()
         self._start_ps = now
-        if budget < 0 or need > memory.free or (self._prefilling and not self._fits(need, budget)):
-            self._plan_explicitly(rows)
-        else:
-            if need:
-                self._grow(self._clock)
-            for request in self._prefilling:
-                tokens = min(request.isl + request.generated - request.computed, scheduler.chunk_tokens, budget)
-                if tokens:
-                    more = -(-(request.computed + tokens) // self._size) - request.held
-                    if more > 0:
-                        memory.grow(request, more)
-                    memory.cache(request, request.computed + tokens)
-                    rows.append(scheduler.advance(request, tokens))
-                    budget -= tokens
-            if scheduler.waiting:
-                chunks = len(rows)
-                self._barrier = scheduler.admit(rows, budget)
-                if len(rows) > chunks:
-                    self._note_admitted(rows, chunks, now)
-            else:
-                self._barrier = Barrier.NOBODY_WAITS
-            if not rows and self._timing.affine:
-                return self._fly(now)
-        return self._single(rows)
+        if budget < 0 or need > memory.free or (self.prefilling and not self._fits(need, budget)):
+            self._plan_explicitly(now)
+            return self._single()
+        if need:
+            self._grow(self.clock)
+        for request in self.prefilling:
+            tokens = min(request.isl + request.generated - request.computed, scheduler.chunk_tokens, budget)
+            if tokens:
+                more = -(-(request.computed + tokens) // self.size) - request.held
+                if more > 0:
+                    memory.grow(request, more)
+                memory.cache(request, request.computed + tokens)
+                share.append(scheduler.advance(request, tokens))
+                budget -= tokens
+        chunks = len(share)
+        self._barrier = scheduler.admit(share, budget)
+        self._note_admitted(share[chunks:], now)
+        return self._single() if share or not self.timing.affine else self._fly(now)
 
     def _fits(self, need: int, budget: int) -> bool:
         """Whether prefills can be served after all decodes, whatever their place among them, without preemption."""
-        chunk, size, prefilling = self._scheduler.chunk_tokens, self._size, self._prefilling
+        prefilling = self.prefilling
         wanted = 0
         for request in prefilling:
-            tokens = min(request.isl + request.generated - request.computed, chunk)
+            tokens = min(request.isl + request.generated - request.computed, self.scheduler.chunk_tokens)
             wanted += tokens
-            need += max(-(-(request.computed + tokens) // size) - request.held, 0)
-        if need > self._memory.free:
+            need += max(-(-(request.computed + tokens) // self.size) - request.held, 0)
+        if need > self.memory.free:
             return False
-        return wanted <= budget or self._scheduler.running[-len(prefilling) :] == prefilling
+        return wanted <= budget or list(self.scheduler.running.values())[-len(prefilling) :] == prefilling
 
-    def _plan_explicitly(self, rows: list[Scheduled]) -> None:
-        for request in self._scheduler.running:
+    def _plan_explicitly(self, now: int) -> None:
+        for request in self.scheduler.running.values():
             if request.clock != UNDEFINED_PS:
                 self._settle(request)
-        self._finish.clear()
+        self.finish.clear()
         self._explicit = True
         # Under the priority policy the first of the running list may give up itself, and the step is empty.
-        while not rows:
-            rows += self._scheduler.schedule()
-        self._note_admitted(rows, 0, self._start_ps)
+        while not self._share:
+            self._share += self.scheduler.schedule()
+        self._note_admitted(self._share, now)
 
-    def _note_admitted(self, rows: list[Scheduled], first: int, now: int) -> None:
+    def _note_admitted(self, share: list[Scheduled], now: int) -> None:
         record = self.record
-        for request, _, _, _, _ in rows[first:]:
+        for scheduled in share:
+            request = scheduled.request
             if record.scheduled[request.row] == UNDEFINED_PS:
                 record.scheduled[request.row] = now
                 record.cached[request.row] = request.cached_tokens
 
-    def _single(self, rows: list[Scheduled]) -> int:
-        """One step: the decodes, if they are not among the rows, and the rows."""
-        decodes, context = self._decodes, self._context + self._decodes
+    def _single(self) -> int:
+        """One step: the decodes kept as sums, and the requests with a share of their own."""
+        decodes, context = self.decodes, self.context + self.decodes
         prefills = tokens = pairs = 0
-        for _, count, before, decode, _ in rows:
+        for _, count, before, decode, _ in self._share:
             if decode:
                 decodes += 1
                 context += before + 1
@@ -198,79 +193,55 @@ class FastEngine:
                 tokens += count
                 pairs += count * before + count * (count + 1) // 2
         role = DECODE if not tokens else MIXED if decodes else PREFILL
-        if self._timing.affine:
-            terms = self._timing.terms(self._steps, role)
-            flight_ps = (
-                terms.decode_requests_ps[decodes]
-                + terms.prefill_request_ps * prefills
-                + terms.prefill_token_ps * tokens
-                + terms.prefill_attention_pair_ps * pairs
-                + terms.decode_context_token_ps * context
-            )
-        else:
-            flight_ps = self._timing.duration_ps(self._steps, StepShape(prefills, tokens, pairs, decodes, context))
-        self._flight, self._first_ps, self._growth_ps = 1, flight_ps, 0
-        work = self.record.work[role]
-        work[0] += 1
-        work[1] += prefills
-        work[2] += tokens
-        work[3] += pairs
-        work[4] += decodes
-        work[5] += context
-        work[6] += flight_ps
-        return flight_ps
+        shape = StepShape(prefills, tokens, pairs, decodes, context)
+        duration_ps = self.timing.duration_ps(self.steps, shape)
+        self._flight, self._first_ps, self._growth_ps = 1, duration_ps, 0
+        self.record.add_work(role, 1, shape, duration_ps)
+        return duration_ps
 
     def _fly(self, now: int) -> int:
         """As many decode steps as nothing can change in; their durations are first, first + growth, ..."""
-        decodes, context, steps, finish = self._decodes, self._context, self._steps, self._finish
-        terms = self._timing.terms(steps, DECODE)
+        decodes, finish = self.decodes, self.finish
+        terms = self.timing.terms(self.steps, DECODE)
         growth = terms.decode_context_token_ps * decodes
-        first = terms.decode_requests_ps[decodes] + terms.decode_context_token_ps * (context + decodes)
+        first = terms.decode_requests_ps[decodes] + terms.decode_context_token_ps * (self.context + decodes)
         while finish[0][2].order != finish[0][1]:
             heappop(finish)
-        most = finish[0][0] - self._clock
-        if self._timing.epochs > 1:
-            most = min(most, STEPS_PER_EPOCH - steps % STEPS_PER_EPOCH)
-        if self._memory.free < decodes * ((most - 1) // self._size + 1):
-            most = self._until_blocks_run_out(most)
-        flight_ps = most * first + growth * (most * (most - 1) // 2)
+        most = finish[0][0] - self.clock
+        if self.timing.epochs > 1:
+            most = min(most, STEPS_PER_EPOCH - self.steps % STEPS_PER_EPOCH)
+        if self.memory.free < decodes * ((most - 1) // self.size + 1):
+            most = self.until_blocks_run_out(most, self.memory.free, decodes, self.clock)
         cut = self._cut_ps() - now
-        if cut < flight_ps:
+        if cut < flight_ps(most, first, growth):
             most = steps_to_reach(cut, first, growth)
-            flight_ps = most * first + growth * (most * (most - 1) // 2)
+        duration_ps = flight_ps(most, first, growth)
         self._flight, self._first_ps, self._growth_ps = most, first, growth
-        work = self.record.work[DECODE]
-        work[0] += most
-        work[4] += most * decodes
-        work[5] += most * (context + decodes) + decodes * (most * (most - 1) // 2)
-        work[6] += flight_ps
-        return flight_ps
+        contexts = most * (self.context + decodes) + decodes * (most * (most - 1) // 2)
+        self.record.add_work(DECODE, most, StepShape(0, 0, 0, most * decodes, contexts), duration_ps)
+        return duration_ps
 
     def _cut_ps(self) -> int:
-        """The first instant at which a step boundary must not be jumped over."""
-        cut = self._given.until_ps
-        barrier = self._barrier
+        """The first instant whose step boundary must not be jumped over."""
+        cut = self.until_ps
         # With a full batch or a blocked head an arrival changes nothing, unless it goes first or its client may leave.
         if (
-            barrier is Barrier.NOBODY_WAITS
-            or self._expiring
-            or (barrier is Barrier.HEAD_BLOCKED and self._scheduler.by_priority)
-        ) and self._next_row < len(self._arrival):
-            cut = min(cut, self._arrival[self._next_row])
-        if self._expiring:
-            late = self._late
-            while late and late[0][2].ended:
-                heappop(late)
-            if late:
-                cut = min(cut, late[0][0] + 1)
-        return cut
+            self._barrier is Barrier.NOBODY_WAITS
+            or self.expiring
+            or (self._barrier is Barrier.HEAD_BLOCKED and self.scheduler.by_priority)
+        ):
+            cut = min(cut, self.arrivals[self.next_row])
+        late = self._late
+        while late and late[0][2].ended:
+            heappop(late)
+        return min(cut, late[0][0] + 1) if late else cut
 
-    def _until_blocks_run_out(self, most: int) -> int:
+    def until_blocks_run_out(self, most: int, free: int, decodes: int, clock: int) -> int:
         """Steps, at most `most`, whose blocks are all there; the first one's are taken already."""
-        cycles, left = divmod(self._memory.free, self._decodes)
-        steps = 1 + cycles * self._size
-        place = (self._clock + 1) % self._size
-        for need in self._phase[place : place + self._size]:
+        cycles, left = divmod(free, decodes)
+        steps = 1 + cycles * self.size
+        place = (clock + 1) % self.size
+        for need in self.phase[place : place + self.size]:
             left -= need
             if left < 0 or steps >= most:
                 break
@@ -279,155 +250,125 @@ class FastEngine:
 
     def _grow(self, clock: int) -> None:
         """Blocks for the decodes that need one in the step at this clock."""
-        memory = self._memory
         if self._growing is None:
-            memory.free -= self._phase[clock % self._size]  # type: ignore[misc]
+            self.counted.free -= self.phase[clock % self.size]
             return
-        for _, request in self._growing[clock % self._size]:
-            memory.grow(request, 1)
-
-    # Landing
+        for _, request in self._growing[clock % self.size]:
+            self.memory.grow(request, 1)
 
     def _land(self, now: int) -> None:
+        """The flight ends: count it, let arrivals in and late clients out, and hand out the last step's tokens."""
         flight = self._flight
-        sampler = self.record.sampler
-        if sampler is not None and sampler.next_ps < now:
+        if self.record.sampler is not None and self.record.sampler.next_ps < now:
             self._sample(now)
         elapsed = now - self._start_ps
-        self._busy_ps += elapsed
-        if self._scheduler.waiting:
+        self.busy_ps += elapsed
+        if self.scheduler.waiting:
             self.record.saturated_ps += elapsed
         self.record.end_ps = now
-        if flight > 1:
-            self._grow_over(flight - 1)
+        for clock in range(self.clock + 1, self.clock + flight):
+            self._grow(clock)
         if not self._explicit:
-            self._clock += flight
-            self._context += self._decodes * flight
-        if self._next_row < len(self._arrival) and self._arrival[self._next_row] <= now:
+            self.clock += flight
+            self.context += self.decodes * flight
+        self.steps += flight
+        if self.arrivals[self.next_row] <= now:
             self._take_arrivals(now)
-        self._steps += flight
-        if self._expiring:
+        if self._late:
             self._drop_expired(now)
-        finish = self._finish
-        if self._rows or (finish and finish[0][0] == self._clock):
-            self._yield_tokens(now)
+        self._yield_tokens(now)
         self._explicit = False
 
-    def _grow_over(self, steps: int) -> None:
-        if self._growing is not None:
-            for clock in range(self._clock + 1, self._clock + 1 + steps):
-                self._grow(clock)
-            return
-        cycles, rest = divmod(steps, self._size)
-        place = (self._clock + 1) % self._size
-        self._memory.free -= cycles * self._decodes + sum(self._phase[place : place + rest])  # type: ignore[misc]
-
     def _yield_tokens(self, now: int) -> None:
-        record, finish, clock = self.record, self._finish, self._clock
+        finish = self.finish
         done: list[Request] = []
-        while finish and finish[0][0] == clock:
+        while finish and finish[0][0] == self.clock:
             _, order, request = heappop(finish)
             if request.order == order:
                 done.append(request)
-        joining: list[Request] = []
-        rows = self._rows
-        for request, _, _, _, samples in rows:
-            if request.ended:
-                continue
-            if samples:
+        for scheduled in self._share:
+            request = scheduled.request
+            if scheduled.samples and not request.ended:
                 request.placeholders = 0
                 request.generated += 1
                 if request.generated == 1:
-                    record.first[request.row] = now
+                    self.record.first[request.row] = now
                 if request.generated == request.osl:
                     done.append(request)
-                    continue
-            joining.append(request)
-        if self._explicit:
-            self._prefilling = []
-            joining = [request for request in self._scheduler.running if request not in done]
-        elif rows:
-            served = {row[0] for row in rows}
-            self._prefilling = [request for request in self._prefilling if request not in served and not request.ended]
-            joining += self._prefilling
-            self._prefilling = []
-            joining.sort(key=_order)
-        if len(done) > 1:
-            # Blocks come back in the order in which the step was scheduled.
-            done.sort(key=_order)
+        # Blocks come back in the order in which the step was scheduled.
+        done.sort(key=_order)
         for request in done:
-            self._leave(request, Status.FINISHED, now)
-        for request in joining:
+            self.record.last[request.row] = now
+            self._leave(request, Status.FINISHED)
+        if self._share:
+            share = (scheduled.request for scheduled in self._share)
+            everyone = self.scheduler.running.values() if self._explicit else {*share, *self.prefilling}
+            self._sort_out(sorted((r for r in everyone if r.order >= 0), key=_order))
+
+    def _sort_out(self, requests: list[Request]) -> None:
+        """Requests whose next step is a decode join the sums, the others are prefilling."""
+        self.prefilling.clear()
+        for request in requests:
             if request.generated and request.isl + request.generated - request.computed == 1:
                 self._join(request)
             else:
-                self._prefilling.append(request)
+                self.prefilling.append(request)
 
     def _join(self, request: Request) -> None:
-        clock, size = self._clock, self._size
-        request.clock = request.computed - clock
-        self._decodes += 1
-        self._context += request.computed
-        place = -request.clock % size
-        self._phase[place] += 1
-        self._phase[place + size] += 1
+        request.clock = request.computed - self.clock
+        self.decodes += 1
+        self.context += request.computed
+        place = -request.clock % self.size
+        self.phase[place] += 1
+        self.phase[place + self.size] += 1
         if self._growing is not None:
             insort(self._growing[place], (request.order, request))
-        heappush(self._finish, (request.isl + request.osl - 1 - request.clock, request.order, request))
+        heappush(self.finish, (request.isl + request.osl - 1 - request.clock, request.order, request))
 
     def _settle(self, request: Request) -> None:
         """Take a decode out of the sums and write its progress down."""
-        size = self._size
-        place = -request.clock % size
-        computed = self._clock + request.clock
-        self._decodes -= 1
-        self._context -= computed
-        self._phase[place] -= 1
-        self._phase[place + size] -= 1
+        place = -request.clock % self.size
+        computed = self.clock + request.clock
+        self.decodes -= 1
+        self.context -= computed
+        self.phase[place] -= 1
+        self.phase[place + self.size] -= 1
         if self._growing is not None:
             self._growing[place].remove((request.order, request))
         request.clock = UNDEFINED_PS
         request.computed = computed
         request.generated = computed - request.isl + 1
-        request.held = -(-computed // size)
+        request.held = -(-computed // self.size)
 
-    def _leave(self, request: Request, status: Status, now: int) -> None:
-        record, row = self.record, request.row
+    def _leave(self, request: Request, status: Status) -> None:
         if request.clock != UNDEFINED_PS:
             self._settle(request)
             if status is Status.TIMED_OUT:
                 # The token of the step that just ended came too late.
                 request.generated -= 1
-        self._present -= 1
-        self._scheduler.drop(request)
-        request.order = -1
-        record.status[row] = status
-        record.preemptions[row] = request.preemptions
-        record.generated[row] = request.generated
-        if status is Status.FINISHED:
-            record.last[row] = now
+        self.scheduler.drop(request)
+        self.record.close(request, status)
 
     def _take_arrivals(self, now: int) -> None:
-        record, arrivals, waiting = self.record, self._arrival, self._scheduler.waiting
-        end = bisect_right(arrivals, now, self._next_row)
-        for row in range(self._next_row, end):
-            if self._present >= self._limit:
+        record, scheduler = self.record, self.scheduler
+        end = bisect_right(self.arrivals, now, self.next_row)
+        for row in range(self.next_row, end):
+            if len(scheduler.running) + len(scheduler.waiting) >= self.limit:
                 record.status[row] = Status.REJECTED
                 continue
-            record.queued[row] = self._boundary(arrivals[row], now)
-            request = new_request(self._given, row)
-            self._present += 1
-            waiting.push(request)
-            if self._expiring and self._deadline[row] < LATEST_PS:
-                heappush(self._late, (self._deadline[row], row, request))
-        self._next_row = end
+            record.queued[row] = now
+            if self._flight > 1 and self.arrivals[row] < now:
+                # The boundary that took it in was jumped over.
+                steps = steps_to_reach(self.arrivals[row] - self._start_ps, self._first_ps, self._growth_ps)
+                record.queued[row] = self._start_ps + flight_ps(steps, self._first_ps, self._growth_ps)
+            request = self.rows.request(row)
+            scheduler.waiting.push(request)
+            self._watch(request)
+        self.next_row = end
 
-    def _boundary(self, at_ps: int, now: int) -> int:
-        """The first step boundary at or after this instant, which the flight ending now has passed."""
-        if self._flight == 1 or at_ps >= now:
-            return now
-        steps = steps_to_reach(at_ps - self._start_ps, self._first_ps, self._growth_ps)
-        return self._start_ps + steps * self._first_ps + self._growth_ps * (steps * (steps - 1) // 2)
+    def _watch(self, request: Request) -> None:
+        if self._deadline[request.row] < LATEST_PS:
+            heappush(self._late, (self._deadline[request.row], request.row, request))
 
     def _drop_expired(self, now: int) -> None:
         late: list[Request] = []
@@ -435,84 +376,49 @@ class FastEngine:
             request = heappop(self._late)[2]
             if not request.ended:
                 late.append(request)
-        late.sort(key=_order)
-        for request in late:
-            self._leave(request, Status.TIMED_OUT, now)
-            if request in self._prefilling:
-                self._prefilling.remove(request)
+        for request in sorted(late, key=_order):
+            self._leave(request, Status.TIMED_OUT)
+            if request in self.prefilling:
+                self.prefilling.remove(request)
 
-    # Bookkeeping
-
-    def _carry(self) -> None:
-        for request in self._warm:
-            request.clock = UNDEFINED_PS
-            if self._expiring and self._deadline[request.row] < LATEST_PS:
-                heappush(self._late, (self._deadline[request.row], request.row, request))
-        running = self._scheduler.running
-        if self._given.step_left_ps:
-            self._rows = [Scheduled(r, 0, 0, True, r.placeholders > 0) for r in running]
+    def _carry(self, requests: list[Request]) -> None:
+        for request in requests:
+            self._watch(request)
+        running = list(self.scheduler.running.values())
+        if self._first_ps:
+            self._share = [Scheduled(r, 0, 0, True, r.placeholders > 0) for r in running]
             self._explicit = True
-            return
-        for request in running:
-            if request.generated and request.isl + request.generated - request.computed == 1:
-                self._join(request)
-            else:
-                self._prefilling.append(request)
+        else:
+            self._sort_out(running)
 
     def _sample(self, now: int) -> None:
-        sampler, record = self.record.sampler, self.record
-        if sampler is None:
-            return
-        scheduler, memory, start = self._scheduler, self._memory, self._start_ps
-        waiting, running, size = len(scheduler.waiting), len(scheduler.running), self._size
-        while sampler.next_ps < now:
-            at = sampler.next_ps - start
-            begun = 0 if self._flight == 1 else steps_to_reach(at + 1, self._first_ps, self._growth_ps) - 1
-            boundary = start + begun * self._first_ps + self._growth_ps * (begun * (begun - 1) // 2)
-            place = (self._clock + 1) % size
+        """Samples of the flight that ends now; its blocks beyond the first step's are not taken yet."""
+        sampler, start, size = self.record.sampler, self._start_ps, self.size
+        waiting, running, used = self._counts()
+        place = (self.clock + 1) % size
+        room = max(self.limit - running - waiting, 0)
+        while sampler is not None and sampler.next_ps < now:
+            spent = sampler.next_ps - start
+            begun = steps_to_reach(spent + 1, self._first_ps, self._growth_ps) - 1
+            boundary = start + flight_ps(begun, self._first_ps, self._growth_ps)
             cycles, rest = divmod(begun, size)
-            grown = cycles * self._decodes + sum(self._phase[place : place + rest])
-            came = bisect_right(self._arrival, boundary, self._next_row) - self._next_row if begun else 0
-            came = min(came, max(self._limit - self._present, 0))
-            spent = at if waiting else 0
-            sampler.put(
-                waiting + came,
-                running,
-                memory.total - memory.free + grown,
-                self._busy_ps + at,
-                record.saturated_ps + spent,
-            )
+            grown = cycles * self.decodes + sum(self.phase[place : place + rest])
+            came = bisect_right(self.arrivals, boundary, self.next_row) - self.next_row if begun else 0
+            saturated = self.record.saturated_ps + (spent if waiting else 0)
+            sampler.put(waiting + min(came, room), running, used + grown, self.busy_ps + spent, saturated)
+
+    def _counts(self) -> tuple[int, int, int]:
+        return len(self.scheduler.waiting), len(self.scheduler.running), self.memory.total - self.memory.free
 
     def _hold(self, until_ps: int) -> None:
         if self.record.sampler is not None:
-            used = self._memory.total - self._memory.free
-            counts = (len(self._scheduler.waiting), len(self._scheduler.running), used)
-            self.record.sampler.hold(until_ps, *counts, self._busy_ps, self.record.saturated_ps)
+            self.record.sampler.hold(until_ps, *self._counts(), self.busy_ps, self.record.saturated_ps)
 
     def _note_unfinished(self) -> None:
-        for request in [*self._scheduler.running, *self._scheduler.waiting]:
+        for request in [*self.scheduler.running.values(), *self.scheduler.waiting]:
             if request.clock != UNDEFINED_PS:
                 self._settle(request)
-            self.record.generated[request.row] = request.generated
-            self.record.preemptions[request.row] = request.preemptions
-
-
-def steps_to_reach(span_ps: int, first_ps: int, growth_ps: int) -> int:
-    """The least number of steps >= 1, lasting first, first + growth, ..., that together last `span_ps` or longer.
-
-    >>> steps_to_reach(30, 10, 0), steps_to_reach(31, 10, 0), steps_to_reach(32, 10, 1)
-    (3, 4, 3)
-    """
-    if growth_ps == 0:
-        return max(-(-span_ps // first_ps), 1)
-    half = first_ps - growth_ps / 2
-    steps = max(int((sqrt(half * half + 2.0 * growth_ps * max(span_ps, 0)) - half) / growth_ps), 1)
-    # The root is a float; settle the last unit in integers.
-    while steps * first_ps + growth_ps * (steps * (steps - 1) // 2) < span_ps:
-        steps += 1
-    while steps > 1 and (steps - 1) * first_ps + growth_ps * ((steps - 1) * (steps - 2) // 2) >= span_ps:
-        steps -= 1
-    return steps
+            self.record.close(request, Status.UNFINISHED)
 
 
 def _order(request: Request) -> int:

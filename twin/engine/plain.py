@@ -17,8 +17,8 @@ from twin.engine.record import Recorder
 from twin.engine.request import Request
 from twin.engine.scheduler import Scheduled, Scheduler, VllmScheduler
 from twin.engine.timing import ROLE_INDEX, Timing
-from twin.engine.types import LATEST_PS, UNDEFINED_PS, WORK_COLUMNS, EngineResult, Status
-from twin.engine.warm import new_request, warm_up
+from twin.engine.types import LATEST_PS, UNDEFINED_PS, EngineResult, Status
+from twin.engine.warm import Rows, warm_up
 
 Process = Generator[simpy.Event, object, None]
 
@@ -42,6 +42,7 @@ class PlainEngine:
         self._timing = Timing(prepared.cost, prepared.noise, prepared.config.max_num_seqs)
         self._arrival: list[int] = prepared.arrival_ps.tolist()
         self._deadline: list[int] = prepared.deadline_ps.tolist()
+        self._rows = Rows(prepared)
         self._next_row = prepared.carried
         self._steps = 0
         self._busy_ps = 0
@@ -60,7 +61,7 @@ class PlainEngine:
         """The engine's process."""
         chosen: deque[list[Scheduled]] = deque()
         if self._given.step_left_ps:
-            rows = [Scheduled(r, 0, 0, True, r.placeholders > 0) for r in self._scheduler.running]
+            rows = [Scheduled(r, 0, 0, True, r.placeholders > 0) for r in self._scheduler.running.values()]
             if self._depth > 1:
                 self._choose(chosen)
             yield from self._wait(self._given.step_left_ps)
@@ -81,7 +82,7 @@ class PlainEngine:
             self._take_arrivals()
         self._hold(LATEST_PS)
         for request in self._present:
-            self.record.preemptions[request.row] = request.preemptions
+            self.record.close(request, Status.UNFINISHED)
 
     def _step(self, chosen: deque[list[Scheduled]]) -> Process:
         # Async scheduling runs a step that was chosen one step ago, and chooses the next one before that ends.
@@ -142,10 +143,7 @@ class PlainEngine:
         )
         duration_ps = self._timing.duration_ps(self._steps, shape)
         self._steps += 1
-        totals = self.record.work[ROLE_INDEX[shape.role]]
-        counts = (1, *(getattr(shape, name) for name in WORK_COLUMNS[1:-1]), duration_ps)
-        for i, count in enumerate(counts):
-            totals[i] += count
+        self.record.add_work(ROLE_INDEX[shape.role], 1, shape, duration_ps)
         return duration_ps
 
     def _end_step(self, rows: list[Scheduled]) -> None:
@@ -159,7 +157,6 @@ class PlainEngine:
                 continue
             request.placeholders -= 1
             request.generated += 1
-            record.generated[request.row] = request.generated
             if request.generated == 1:
                 record.first[request.row] = now
             if request.generated == request.osl:
@@ -176,19 +173,18 @@ class PlainEngine:
                 self.record.status[row] = Status.REJECTED
                 continue
             self.record.queued[row] = now
-            request = new_request(self._given, row)
+            request = self._rows.request(row)
             self._present.append(request)
             self._scheduler.waiting.push(request)
 
     def _drop_expired(self) -> None:
         now = self._now
-        late = [r for r in self._scheduler.running if self._deadline[r.row] < now]
+        late = [r for r in self._scheduler.running.values() if self._deadline[r.row] < now]
         late += [r for r in self._present if self._deadline[r.row] < now and r not in late]
         for request in late:
             self._leave(request, Status.TIMED_OUT)
 
     def _leave(self, request: Request, status: Status) -> None:
-        self.record.status[request.row] = status
-        self.record.preemptions[request.row] = request.preemptions
+        self.record.close(request, status)
         self._present.remove(request)
         self._scheduler.drop(request)

@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from twin.cost.shape import StepShape
 from twin.engine.prepare import Prepared
+from twin.engine.request import Request
 from twin.engine.types import (
     LATEST_PS,
     UNDEFINED_PS,
@@ -18,7 +20,7 @@ from twin.engine.types import (
 
 
 class Recorder:
-    """One run's outcomes as plain lists, one entry per row of `Prepared`."""
+    """One run's outcomes as plain lists, one entry per row of `Prepared`. Who has a last token has finished."""
 
     __slots__ = (
         "cached",
@@ -51,6 +53,23 @@ class Recorder:
         self.end_ps = 0
         self.sampler = None if prepared.grid is None else Sampler(prepared.grid)
 
+    def add_work(self, role: int, steps: int, shape: StepShape, duration_ps: int) -> None:
+        """Count so many steps of one role, whose shapes add up to `shape`."""
+        work = self.work[role]
+        work[0] += steps
+        work[1] += shape.prefill_requests
+        work[2] += shape.prefill_tokens
+        work[3] += shape.prefill_attention_pairs
+        work[4] += shape.decode_requests
+        work[5] += shape.decode_context_tokens
+        work[6] += duration_ps
+
+    def close(self, request: Request, status: Status) -> None:
+        """A request that ends, or stays when the run ends."""
+        self.status[request.row] = status
+        self.generated[request.row] = request.generated
+        self.preemptions[request.row] = request.preemptions
+
     def result(self, prepared: Prepared, engine: EngineName, fallback: str) -> EngineResult:
         """Freeze, workload and carried requests apart."""
         columns = (
@@ -64,6 +83,9 @@ class Recorder:
             self.status,
         )
         arrays = [np.array(column, np.int64) for column in columns]
+        ended = arrays[3] != UNDEFINED_PS
+        arrays[4][ended] = prepared.osl_tokens[ended]
+        arrays[7][ended] = Status.FINISHED
         carried = prepared.carried
         return EngineResult(
             requests=Outcomes(*(column[carried:] for column in arrays)),

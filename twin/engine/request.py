@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Protocol
 
+from twin.engine.types import UNDEFINED_PS
+
 
 class Request:
     """Progress of one request.
@@ -12,28 +14,22 @@ class Request:
     `computed` counts tokens scheduled so far, those of a step in flight included; `known` is the prompt and what was
     generated. `placeholders` are tokens of steps in flight that will exist when these end. `held` counts its blocks;
     `blocks` names them where the engine tells blocks apart, and the first `registered` are in the prefix cache.
-    `order` numbers admissions: the running list is sorted by it. `clock` belongs to the engine that takes short cuts.
+    `order` numbers admissions (-1: not running). `clock` belongs to the engine that takes short cuts.
     """
 
-    __slots__ = (
-        "blocks",
-        "cached_tokens",
-        "clock",
-        "computed",
-        "ended",
-        "generated",
-        "held",
-        "isl",
-        "keys",
-        "order",
-        "osl",
-        "placeholders",
-        "preemptions",
-        "prefilling",
-        "rank",
-        "registered",
-        "row",
-    )
+    # Defaults live in the class: thousands are made a second, and most never need most of them.
+    computed = 0
+    generated = 0
+    placeholders = 0
+    preemptions = 0
+    cached_tokens = -1
+    held = 0
+    registered = 0
+    prefilling = True
+    ended = False
+    order = -1
+    clock = UNDEFINED_PS
+    blocks: list[int]
 
     def __init__(self, row: int, isl: int, osl: int, rank: int = 0, keys: list[int] | None = None) -> None:
         self.row = row
@@ -41,18 +37,6 @@ class Request:
         self.osl = osl
         self.rank = rank
         self.keys = keys
-        self.computed = 0
-        self.generated = 0
-        self.placeholders = 0
-        self.preemptions = 0
-        self.cached_tokens = -1
-        self.held = 0
-        self.blocks: list[int] = []
-        self.registered = 0
-        self.prefilling = True
-        self.ended = False
-        self.order = -1
-        self.clock = -(2**62)
 
     @property
     def known(self) -> int:

@@ -39,7 +39,8 @@ class Scheduler(Protocol):
     """A serving engine's policy over its queues and KV memory."""
 
     memory: Memory
-    running: list[Request]
+    running: dict[int, Request]
+    """By number of admission, in that order."""
     waiting: WaitingQueue
 
     def restore(self, request: Request, *, in_flight: bool) -> None:
@@ -67,7 +68,7 @@ class VllmScheduler:
 
     def __init__(self, config: EngineConfig, memory: Memory, watermark_blocks: int) -> None:
         self.memory = memory
-        self.running: list[Request] = []
+        self.running: dict[int, Request] = {}
         self.by_priority = config.policy == "priority"
         self.waiting: WaitingQueue = PriorityQueue() if self.by_priority else FcfsQueue()
         self.budget_tokens = config.max_num_batched_tokens
@@ -75,11 +76,11 @@ class VllmScheduler:
         self.max_num_seqs = config.max_num_seqs
         self._size = config.block_size_tokens
         self._caching = config.enable_prefix_caching
-        self._chunked = config.enable_chunked_prefill
-        self._reserve = config.reserve_full_isl
+        self.chunked = config.enable_chunked_prefill
+        self.reserve_whole = config.reserve_full_isl
         self._interval = config.prefill_schedule_interval_steps
-        self._watermark_blocks = watermark_blocks
-        self._admissions = 0
+        self.watermark_blocks = watermark_blocks
+        self.admissions = 0
         self._steps = 0
         self._capacity_bound = False
 
@@ -97,7 +98,8 @@ class VllmScheduler:
         if request.order < 0:
             self.waiting.remove(request)
             return
-        self.running.remove(request)
+        del self.running[request.order]
+        request.order = -1
         self.memory.release(request, resumes=False)
 
     def idle(self) -> None:
@@ -133,13 +135,13 @@ class VllmScheduler:
                 return Barrier.HEAD_BLOCKED
             tokens = min(known - computed, self.chunk_tokens)
             if tokens > budget:
-                if not self._chunked:
+                if not self.chunked:
                     return Barrier.HEAD_BLOCKED
                 tokens = budget
             # The watermark holds back admissions only while something runs.
-            free = memory.free - (self._watermark_blocks if self.running else 0) - memory.evictable(hits)
+            free = memory.free - (self.watermark_blocks if self.running else 0) - memory.evictable(hits)
             # Not in the textbook: all known tokens must fit, though only the first chunk's blocks are taken now.
-            whole = known if self._reserve else computed + tokens
+            whole = known if self.reserve_whole else computed + tokens
             if -(-whole // size) - len(hits) > free:
                 return Barrier.HEAD_BLOCKED
             waiting.pop()
@@ -170,15 +172,16 @@ class VllmScheduler:
         # Off the cadence prefills wait, but only while decodes run, and not if the last cadence left a backlog.
         if self._steps % self._interval == 0 or self._capacity_bound:
             return False
-        return any(not r.prefilling for r in self.running)
+        return any(not r.prefilling for r in self.running.values())
 
     def _serve_running(self, defer: bool) -> tuple[list[tuple[Request, int]], int, bool]:
         chosen: list[tuple[Request, int]] = []
         budget = self.budget_tokens
+        running = list(self.running.values())
         preempted = False
         at = 0
-        while at < len(self.running) and budget > 0:
-            request = self.running[at]
+        while at < len(running) and budget > 0:
+            request = running[at]
             tokens = min(self._wanted(request, defer), budget)
             if tokens == 0:
                 at += 1
@@ -186,8 +189,11 @@ class VllmScheduler:
             need = -(-(request.computed + tokens) // self._size) - request.held
             while need > self.memory.free:
                 preempted = True
-                victim = self._victim()
-                at -= self.running.index(victim) < at
+                # FCFS gives up the last of the running list, priority the least urgent and latest.
+                victim = max(running, key=lambda r: r.rank) if self.by_priority else running[-1]
+                place = running.index(victim)
+                del running[place]
+                at -= place < at
                 budget += sum(t for r, t in chosen if r is victim)
                 chosen = [share for share in chosen if share[0] is not victim]
                 self._preempt(victim)
@@ -208,14 +214,10 @@ class VllmScheduler:
             return 0
         return min(request.known + request.placeholders - request.computed, self.chunk_tokens)
 
-    def _victim(self) -> Request:
-        # FCFS gives up the last of the running list, priority the least urgent and latest.
-        return max(self.running, key=lambda r: r.rank) if self.by_priority else self.running[-1]
-
     def _preempt(self, request: Request) -> None:
         # Not in the textbook: nothing is copied out, but full blocks stay findable until they are taken by others,
         # so the request usually resumes from them.
-        self.running.remove(request)
+        del self.running[request.order]
         request.order = -1
         request.preemptions += 1
         self.memory.release(request, resumes=True)
@@ -224,6 +226,6 @@ class VllmScheduler:
         self.waiting.push_back(request)
 
     def _run(self, request: Request) -> None:
-        request.order = self._admissions
-        self._admissions += 1
-        self.running.append(request)
+        request.order = self.admissions
+        self.running[self.admissions] = request
+        self.admissions += 1
