@@ -96,8 +96,10 @@ class LevelBank:
 
     WANDER = np.array([0.0, 0.003, 0.02, 0.1])
     """Variance of a level's step per slot, over the counting variance."""
+    PRIOR = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
+    """Most services are steady over minutes: a level that wanders fast has to show itself."""
 
-    def __init__(self, half_life_slots: float = 24.0) -> None:
+    def __init__(self, half_life_slots: float = 60.0) -> None:
         self._keep = 0.5 ** (1.0 / half_life_slots)
         self._noise = CountNoise()
         self._level: FloatArray = np.zeros(self.WANDER.size)
@@ -131,7 +133,7 @@ class LevelBank:
 
     def weights(self) -> FloatArray:
         """Weight of each level, they sum to 1."""
-        raw: FloatArray = np.exp(self._log_weight)
+        raw: FloatArray = np.exp(self._log_weight + self.PRIOR)
         raw /= raw.sum()
         return raw
 
@@ -179,23 +181,29 @@ class GatedTrend:
         self._gate = gate
         self._damping = damping_slots
         self._counts: deque[float] = deque(maxlen=window_slots)
+        self._line: tuple[float, float] | None = None
 
     def update(self, count: float, slot: int) -> None:
         """Learn one slot; the level learns on its own."""
         del slot
         self._counts.append(count)
+        self._line = self._fit()
 
     def mean(self, slots: int) -> float:
         """Level, or mean of the damped line over the next slots."""
-        line = self.line()
-        if line is None:
+        if self._line is None:
             return self._level.mean(slots)
-        now, slope = line
-        ahead = np.arange(1, slots + 1) - 0.5
-        return now + slope * self._damping * float(np.mean(-np.expm1(-ahead / self._damping)))
+        now, slope = self._line
+        # mean of damping x (1 - exp(-x / damping)) over x in (0, slots)
+        bent = self._damping * (1.0 + self._damping / slots * math.expm1(-slots / self._damping))
+        return now + slope * bent
 
+    @property
     def line(self) -> tuple[float, float] | None:
         """(count per slot at the end, slope per slot), or None while the gate is shut."""
+        return self._line
+
+    def _fit(self) -> tuple[float, float] | None:
         n = len(self._counts)
         if n < 8:
             return None
@@ -219,12 +227,17 @@ class GatedTrend:
         """Take over what `snapshot` gave."""
         self._counts.clear()
         self._counts.extend(state["counts"])
+        self._line = self._fit()
 
 
 class Holt:
-    """River's `HoltWinters` with level and trend, once it has outgrown its start: its first trend is one difference."""
+    """River's `HoltWinters` with level and trend.
 
-    def __init__(self, level: LevelBank, alpha: float = 0.1, beta: float = 0.02, start_slots: int = 60) -> None:
+    River starts the trend from the difference of its first two values, which takes minutes to forget: the first count
+    is given twice, and the level speaks until `start_slots`.
+    """
+
+    def __init__(self, level: LevelBank, alpha: float = 0.1, beta: float = 0.02, start_slots: int = 24) -> None:
         self._model = time_series.HoltWinters(alpha=alpha, beta=beta)
         self._level = level
         self._start = start_slots
@@ -233,6 +246,8 @@ class Holt:
     def update(self, count: float, slot: int) -> None:
         """Learn one slot."""
         del slot
+        if not self._n:
+            self._model.learn_one(count)
         self._model.learn_one(count)
         self._n += 1
 
