@@ -150,6 +150,19 @@ def test_a_cause_that_pulls_the_other_way_is_not_blamed() -> None:
     assert found.cause == "traffic"
 
 
+def test_lighter_traffic_is_not_blamed_for_longer_latencies() -> None:
+    slower = StepEvidence(cost_log=0.3, role_log={Role.DECODE: 0.3}, patchy_log=0.0)
+    lighter = TrafficEvidence(arrivals_log=-0.4)
+    found = attribute(values(0.5), values(0.0), traffic=lighter, steps=slower, saturated_ratio=0.2)
+    assert found.cause == "costs"
+
+
+def test_usual_noise_between_seconds_is_not_patchy() -> None:
+    level = np.exp(np.random.default_rng(2).normal(0.0, 0.05, 60)).repeat(10)
+    found = step_evidence(np.arange(600) / 10.0, np.ones(600, np.int64), 0.1 * level, np.full(600, 0.1))
+    assert found.patchy_log < 0.03
+
+
 def test_parts_add_up_and_infinite_latencies_stay_bounded() -> None:
     endless = {("e2e_s", q): math.inf for q in (0.5, 0.95)}
     found = attribute(

@@ -185,6 +185,9 @@ def test_a_growing_bias_is_seen_and_a_steady_one_is_not() -> None:
     assert steady is not None
     assert shrinking is not None
     assert growing.grows()
+    falling = trend_of([-0.01 * k + e for k, e in enumerate(noise)]).trend(0.99)
+    assert falling is not None
+    assert falling.grows()
     assert growing.bias_log == pytest.approx(0.35, abs=0.03)
     assert not steady.grows()
     assert not shrinking.grows()

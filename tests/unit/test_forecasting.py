@@ -149,6 +149,16 @@ def test_intervals_hold_their_values_and_quantiles_rise() -> None:
                 assert low.high_s <= high.high_s
 
 
+def test_quantiles_that_cross_in_the_simulation_do_not_in_the_forecast() -> None:
+    scenario = result_of().scenarios[0]
+    crossed = replace(scenario.horizons[0], latency_s=scenario.horizons[0].latency_s[:, :, ::-1])
+    made = replace(result_of(), scenarios=(replace(scenario, horizons=(crossed,)),))
+    for metric in METRICS:
+        latencies = forecast_of_result(made).scenarios[0].horizons[0].latencies
+        rows = [each.value_s for each in latencies if each.metric == metric]
+        assert rows == sorted(rows)
+
+
 def test_risk_is_calibrated_where_the_target_is_of_all_traffic() -> None:
     certain, by_class = forecast_of_result(result_of()).scenarios[0].horizons[0].slo_risks
     shares = result_of().scenario().horizon(30.0).breached.mean(axis=0)

@@ -48,6 +48,14 @@ def test_trembling_around_a_threshold_gives_one_alert() -> None:
         assert len({alert.alert_id for alert in found}) <= 1
 
 
+def test_a_firing_alert_survives_a_dip_and_a_probability_between_the_bars() -> None:
+    alerts = RiskAlerts("d")
+    run(alerts, [0.9, 0.9])
+    assert run(alerts, [0.05, 0.9, 0.05, 0.9], 10.0) == []
+    assert run(alerts, [0.25] * 50, 30.0) == []
+    assert alerts.firing
+
+
 def test_several_targets_of_one_class_are_one_alert_and_classes_are_apart() -> None:
     risks = tuple(
         SloRisk(metric=metric, quantile=0.5, limit_s=2.0, breach_probability=0.9, traffic_class=traffic_class)

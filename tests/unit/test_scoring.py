@@ -8,7 +8,7 @@ from made_scores import START_US, cell_of, forecast_of, members_of, score_of
 
 from twin.baselines import Baseline, BaselineHistory
 from twin.metrics import Latencies
-from twin.scoring import Members, SkillLedger, score
+from twin.scoring import Members, SkillLedger, score, winkler_s
 
 
 def test_members_arrive_after_as_of_and_up_to_the_horizon() -> None:
@@ -160,3 +160,17 @@ def test_a_bad_latency_is_refused_and_changes_nothing(bad: float) -> None:
     assert not history.observe(START_US + 2_000_000, 1.0, bad, 1.0)
     assert not history.observe(START_US, 1.0, None, 1.0)
     assert history.snapshot() == before
+
+
+def test_history_keeps_an_even_sample_of_a_window_that_does_not_fit() -> None:
+    history = BaselineHistory(span_s=1000.0, capacity=64)
+    for k in range(3000):
+        finished(history, k * 0.1, float(k))
+    found = history.at(START_US + 300_000_000, 100.0, [("e2e_s", 0.5)])
+    assert found[("e2e_s", 0.5)].persistence_s == pytest.approx(2500.0, abs=60.0)
+
+
+def test_an_interval_score_charges_twenty_times_the_miss_at_ninety_percent() -> None:
+    assert winkler_s(1.0, 2.0, 1.5, 0.9) == pytest.approx(1.0)
+    assert winkler_s(1.0, 2.0, 2.1, 0.9) == pytest.approx(3.0)
+    assert winkler_s(1.0, 2.0, 0.9, 0.9) == pytest.approx(3.0)
