@@ -5,11 +5,14 @@ seconds, and the shapes a tenth of the way in from both ends. The prior alone, w
 of an H100 and of a CPU core. Needs ../shared; says so and ends where it is absent.
 """
 
+import csv
+import dataclasses
 import gzip
 import json
 import re
 import sys
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +22,21 @@ from twin.cost.freeze import OperatingRange, freeze_error_ratio
 from twin.cost.prior import kv_capacity_tokens, prior_step_cost, step_seconds
 from twin.cost.roofline import Roofline
 from twin.cost.shape import StepShape
-from twin.cost.tables import Curve, Measured, two_shapes
+from twin.cost.tables import Curve, Measured, MeasuredCosts, two_shapes
 from twin.graph.build import Parallelism, operator_graph
 from twin.graph.layers import Split, elementwise
 from twin.graph.model import model_from_config
 from twin.graph.operators import Operator
+from twin.graph.timeline import step_s
 from twin.hardware.presets import preset
+from twin.hardware.topology import Host
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 PROFILE = "llmservingsim/RTX4090/meta-llama/Llama-3.1-8B/bf16/tp1"
 H100_KV_TOKENS = 334_944
 """KV cache size that the H100 runs print in their own logs."""
+RTX4090_KV_TOKENS = 41_408
+"""KV cache size in that run's `meta.json`."""
 
 LLAMA_8B: dict[str, object] = {
     "model_type": "llama",
@@ -54,6 +61,7 @@ def main() -> int:
     total("Vidur and LLMServingSim, all rows", vidur_tables(), llmservingsim_tables())
     h100_prior()
     cpu_prior()
+    rtx4090_table()
     affine_form()
     return 0
 
@@ -148,6 +156,30 @@ def cpu_prior() -> None:
             if shape.prefill_tokens or shape.decode_requests:
                 errors.append(abs(cost.step_ps(shape) / 1e9 / step["dur_ms"] - 1.0))
     line("prior only, cpu-core, steps of recording A_steady (tiny model, one core, eager)", errors, None)
+
+
+def rtx4090_table() -> None:
+    """A whole measured table in the graph, against seconds of a real run in which requests only decoded."""
+    hardware = dataclasses.replace(preset("rtx-4090"), host=Host())
+    graph = operator_graph(model_from_config(LLAMA_8B))
+    costs = MeasuredCosts.of(read_llmservingsim(DATA / "cost_tables" / PROFILE), graph, Roofline(hardware))
+    errors = []
+    with (DATA / "vllm_runs_llmservingsim/RTX4090_Llama-3.1-8B/vllm/timeseries.csv").open(newline="") as file:
+        rows = [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+    for before, row in pairwise(rows):
+        # Counts are taken at the end of a second: the mean of both ends stands for it.
+        running = round((before["running"] + row["running"]) / 2)
+        if (
+            before["prompt_throughput"]
+            or row["prompt_throughput"]
+            or running < 1
+            or abs(before["running"] - row["running"]) > 2
+        ):
+            continue
+        context = round((before["kv_cache_pct"] + row["kv_cache_pct"]) / 200 * RTX4090_KV_TOKENS)
+        said = step_s(graph, costs, StepShape(decode_requests=running, decode_context_tokens=context))
+        errors.append(abs(said / (running / row["gen_throughput"]) - 1.0))
+    line("RTX 4090 run, decode steps from its full table", errors, None)
 
 
 def affine_form() -> None:

@@ -247,3 +247,16 @@ def test_a_lone_token_reads_only_the_experts_it_is_routed_to() -> None:
     )
     assert one == pytest.approx(experts.weight_bytes * 2 / 16)
     assert many == pytest.approx(experts.weight_bytes)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_the_tokens_of_a_step_wait_for_every_operator(graph: OperatorGraph) -> None:
+    last = max(i for i, node in enumerate(graph.nodes) if node.operator.kind == "outputs")
+    waited, todo = {last}, [last]
+    while todo:
+        for before in graph.nodes[todo.pop()].after:
+            if before not in waited:
+                waited.add(before)
+                todo.append(before)
+    hidden = {node.operator.kind for i, node in enumerate(graph.nodes) if i not in waited}
+    assert hidden <= {"sync", "prepare"}
