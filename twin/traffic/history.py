@@ -1,6 +1,6 @@
 """Traffic seen so far, folded online in event time: arrivals, ends, and the rate forecasters they feed.
 
-Holds at most `capacity` arrivals and `MAX_HASHES` prefix hashes; older ones are forgotten. Never holds the output
+Holds at most `capacity` arrivals and the hashes of `PrefixMemory`; older ones are forgotten. Never holds the output
 length of a request that has not finished. Laws: memory does not grow with time; what happens after t changes no plan
 made as of t; restoring a snapshot changes no plan.
 """
@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from schemas.requests import RequestAborted, RequestArrived, RequestFinished, RequestRejected
+from schemas.requests import RequestAborted, RequestArrived, RequestEvent, RequestFinished, RequestRejected
 from twin.metrics import FloatArray, IntArray, quantile
 from twin.traffic.forecast import RateForecast
 from twin.traffic.lengths import OutputLengths
 from twin.traffic.plan import UNKNOWN_TOKENS, Sources, TrafficPlan
+from twin.traffic.prefixes import PrefixMemory
 from twin.traffic.rate import RateForecaster
 from twin.traffic.slots import US_PER_S, SlotCounter
 from twin.traffic.sources import LEAST_BLOCK_ARRIVALS, Shape, operational_time, window_start_s
 
-MAX_HASHES = 262_144
+MAX_CLASSES = 64
 VERSION = 1
 FAST_SLOT_S, FAST_HORIZONS_S = 5.0, (30.0, 60.0, 120.0)
 SLOW_SLOT_S, SLOW_HORIZONS_S = 60.0, (600.0, 1800.0, 3600.0, 7200.0)
@@ -28,9 +29,17 @@ LATE_WEIGHT = 0.01
 LAG_REQUESTS = 256
 LAG_QUANTILE = 0.95
 STILL_OPEN_US = 2**62
-_ALL_BITS = 2**64 - 1
-COLUMNS = ("arrived_us", "ended_us", "isl_tokens", "osl_tokens", "generated_tokens", "priority", "traffic_class")
-_ARRIVED, _ENDED, _ISL, _OSL, _GENERATED, _PRIORITY, _CLASS = range(len(COLUMNS))
+COLUMNS = (
+    "arrived_us",
+    "known_us",
+    "ended_us",
+    "isl_tokens",
+    "osl_tokens",
+    "generated_tokens",
+    "priority",
+    "traffic_class",
+)
+_ARRIVED, _KNOWN, _ENDED, _ISL, _OSL, _GENERATED, _PRIORITY, _CLASS = range(len(COLUMNS))
 
 
 class TrafficHistory:
@@ -51,11 +60,9 @@ class TrafficHistory:
         self._shape = shape or Shape()
         self._rows: IntArray = np.zeros((capacity, len(COLUMNS)), np.int64)
         self._ids = [""] * capacity
-        self._hashes: list[tuple[int, ...]] = [()] * capacity
-        self._hash_first: list[tuple[int, ...]] = [()] * capacity
+        self._prefixes = PrefixMemory(capacity)
         self._added = 0
         self._open: dict[str, int] = {}
-        self._first_with: dict[int, int] = {}
         self._classes: dict[str, int] = {}
         self._hash_block_tokens = 0
         self._late_ratio = 0.0
@@ -70,24 +77,17 @@ class TrafficHistory:
         if event.request_id in self._open:
             return
         self._late_ratio *= 1.0 - LATE_WEIGHT
-        self._add(
-            event.request_id, event.at_us, event.isl_tokens, event.priority, event.traffic_class, event.block_hashes
-        )
+        self._add(event, event.at_us, event.isl_tokens, event.priority, event.block_hashes)
         self._hash_block_tokens = event.hash_block_tokens or self._hash_block_tokens
 
     def finished(self, event: RequestFinished) -> None:
         """A request ended well: its output length is known from now on. An unknown one arrived unseen."""
         sequence = self._open.pop(event.request_id, None)
         if sequence is None:
+            if self._is_forgotten(event.arrived_us):
+                return
             self._late_ratio += LATE_WEIGHT * (1.0 - self._late_ratio)
-            sequence = self._add(
-                event.request_id,
-                event.arrived_us,
-                event.isl_tokens,
-                event.priority,
-                event.traffic_class,
-                event.block_hashes,
-            )
+            sequence = self._add(event, event.arrived_us, event.isl_tokens, event.priority, event.block_hashes)
             self._hash_block_tokens = event.hash_block_tokens or self._hash_block_tokens
             del self._open[event.request_id]
         row = self._rows[sequence % self._capacity]
@@ -99,33 +99,47 @@ class TrafficHistory:
         """A request ended otherwise: it was offered, but its output length is only known to be longer."""
         sequence = self._open.pop(event.request_id, None)
         if sequence is None:
-            if event.arrived_us is None or event.isl_tokens is None:
+            if event.arrived_us is None or event.isl_tokens is None or self._is_forgotten(event.arrived_us):
                 return
-            sequence = self._add(event.request_id, event.arrived_us, event.isl_tokens, 0, event.traffic_class, ())
+            sequence = self._add(event, event.arrived_us, event.isl_tokens, 0, ())
             del self._open[event.request_id]
         row = self._rows[sequence % self._capacity]
         row[_ENDED] = event.at_us
         row[_GENERATED] = event.osl_tokens if isinstance(event, RequestAborted) else 0
 
-    def _add(
-        self, request_id: str, at_us: int, isl: int, priority: int, traffic_class: str, hashes: Sequence[int]
-    ) -> int:
+    def _is_forgotten(self, arrived_us: int) -> bool:
+        """Whether the request came before all that are kept: nothing can be said of its time any more."""
+        return self._added >= self._capacity and arrived_us < self._rows[self._added % self._capacity, _ARRIVED]
+
+    def _add(self, event: RequestEvent, arrived_us: int, isl: int, priority: int, hashes: Sequence[int]) -> int:
         sequence = self._added
         slot = sequence % self._capacity
-        if self._open.get(self._ids[slot], -1) == sequence - self._capacity:
+        if self._open.get(self._ids[slot]) == sequence - self._capacity:
             del self._open[self._ids[slot]]
-        kind = self._classes.setdefault(traffic_class, len(self._classes))
-        self._rows[slot] = (at_us, STILL_OPEN_US, max(isl, 1), UNKNOWN_TOKENS, 0, priority, kind)
-        self._ids[slot] = request_id
-        self._hashes[slot] = tuple(hashes)
-        self._hash_first[slot] = tuple(self._first_with.setdefault(value, sequence) for value in hashes)
-        while len(self._first_with) > MAX_HASHES:
-            del self._first_with[next(iter(self._first_with))]
-        self._open[request_id] = sequence
+        kind = self._class_of(event.traffic_class)
+        self._rows[slot] = (
+            arrived_us,
+            event.at_us,
+            STILL_OPEN_US,
+            max(isl, 1),
+            UNKNOWN_TOKENS,
+            0,
+            priority,
+            kind,
+        )
+        self._ids[slot] = event.request_id
+        self._prefixes.add(sequence, hashes)
+        self._open[event.request_id] = sequence
         self._added += 1
-        self._fast.count(at_us)
-        self._slow.count(at_us)
+        self._fast.count(arrived_us)
+        self._slow.count(arrived_us)
         return sequence
+
+    def _class_of(self, name: str) -> int:
+        """Number of a traffic class; beyond `MAX_CLASSES` new ones count as the first."""
+        if name not in self._classes and len(self._classes) >= MAX_CLASSES:
+            return 0
+        return self._classes.setdefault(name, len(self._classes))
 
     def advance(self, at_us: int) -> None:
         """Event time has come to `at_us`: all arrivals before it, reporting lag aside, are in."""
@@ -139,10 +153,10 @@ class TrafficHistory:
             return 0.0
         recent = np.arange(max(self._added - LAG_REQUESTS, 0), self._added) % self._capacity
         rows = self._rows[recent]
-        known = rows[rows[:, _OSL] != UNKNOWN_TOKENS]
-        if not known.size:
+        ended = rows[rows[:, _OSL] != UNKNOWN_TOKENS]
+        if not ended.size:
             return 0.0
-        return quantile((known[:, _ENDED] - known[:, _ARRIVED]) / US_PER_S, LAG_QUANTILE)
+        return quantile((ended[:, _ENDED] - ended[:, _ARRIVED]) / US_PER_S, LAG_QUANTILE)
 
     def rate(self) -> RateForecast:
         """Rate forecast from the last slot on: fast slots up to two minutes, slow ones up to two hours."""
@@ -193,7 +207,7 @@ class TrafficHistory:
         rows = self._rows[sequences % self._capacity]
         complete_us = as_of_us - round(self._lag_s() * US_PER_S)
         order = np.argsort(rows[:, _ARRIVED], kind="stable")
-        order = order[rows[order, _ARRIVED] <= complete_us]
+        order = order[(rows[order, _ARRIVED] <= complete_us) & (rows[order, _KNOWN] <= as_of_us)]
         arrived_s = (rows[order, _ARRIVED] - complete_us) / US_PER_S
         start_s = window_start_s(arrived_s, self._shape)
         order = order[arrived_s > start_s]
@@ -209,13 +223,7 @@ class TrafficHistory:
     def _sources(self, window: "_Window", osl_tokens: IntArray, generated: IntArray) -> Sources:
         rows = window.rows
         n = rows.shape[0]
-        slots = (window.sequences % self._capacity).tolist()
-        counts = [len(self._hashes[slot]) for slot in slots] if self._hash_block_tokens else [0] * n
-        place = np.full(self._added + 1, -1, np.int64) if sum(counts) else np.full(1, -1, np.int64)
-        if sum(counts):
-            place[window.sequences] = np.arange(n)
-        flat = [value for slot in slots for value in self._hashes[slot]] if sum(counts) else []
-        first = [sequence for slot in slots for sequence in self._hash_first[slot]] if sum(counts) else []
+        hash_offsets, hash_values, hash_first = self._prefixes.columns(window.sequences)
         return Sources(
             at=operational_time(window.arrived_s, window.start_s, self._shape.bandwidth_s) if n else np.zeros(0),
             extent=float(n),
@@ -224,9 +232,9 @@ class TrafficHistory:
             generated_tokens=generated,
             priority=rows[:, _PRIORITY].copy(),
             traffic_class=rows[:, _CLASS].copy(),
-            hash_offsets=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
-            hash_values=np.array([value & _ALL_BITS for value in flat], np.uint64).view(np.int64),
-            hash_first=place[np.array(first, np.int64)],
+            hash_offsets=hash_offsets,
+            hash_values=hash_values,
+            hash_first=hash_first,
         )
 
     def snapshot(self) -> dict[str, Any]:
@@ -239,10 +247,8 @@ class TrafficHistory:
             "added": self._added,
             "rows": self._rows[slots].tolist(),
             "ids": [self._ids[slot] for slot in slots],
-            "hashes": [list(self._hashes[slot]) for slot in slots],
-            "hash_first": [list(self._hash_first[slot]) for slot in slots],
+            "prefixes": self._prefixes.snapshot(),
             "open": list(self._open.items()),
-            "first_with": list(self._first_with.items()),
             "classes": list(self._classes),
             "hash_block_tokens": self._hash_block_tokens,
             "late_ratio": self._late_ratio,
@@ -262,10 +268,8 @@ class TrafficHistory:
             slot = (first + at) % made._capacity
             made._rows[slot] = row
             made._ids[slot] = state["ids"][at]
-            made._hashes[slot] = tuple(state["hashes"][at])
-            made._hash_first[slot] = tuple(state["hash_first"][at])
         made._open = dict(state["open"])
-        made._first_with = dict(state["first_with"])
+        made._prefixes = PrefixMemory.restore(state["prefixes"])
         made._classes = {name: index for index, name in enumerate(state["classes"])}
         made._hash_block_tokens = state["hash_block_tokens"]
         made._late_ratio = state["late_ratio"]
