@@ -1,0 +1,59 @@
+"""Run a worker: forecasts for every deployment whose records come in."""
+
+import argparse
+import asyncio
+import os
+import sys
+from dataclasses import replace
+
+import msgspec
+
+from pipelines.heartbeat import EXIT_STALLED, Heartbeat
+from pipelines.logs import log_to_stderr
+from pipelines.places import find_place
+from pipelines.service import StalledError, serve
+from pipelines.settings import Settings
+from pipelines.worker import Report
+
+NAME = "up"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """See `twincast up --help`."""
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="Kafka cluster (default: TWINCAST_BOOTSTRAP)")
+    parser.add_argument("--slot", type=int, metavar="N", help="number of this worker among those of its group, from 0")
+    parser.add_argument("--group", metavar="NAME", help="consumer group (default: twincast)")
+    parser.add_argument("--report", action="store_true", help="write a JSON line on stdout every second: counts, lag")
+    parser.add_argument("--warm", metavar="FILE", help="costs learned elsewhere, from `twincast warm`")
+
+
+def run(args: argparse.Namespace, settings: Settings) -> int:
+    """Serve until asked to stop."""
+    log_to_stderr(settings.log_level)
+    worker = replace(
+        settings.worker,
+        slot=settings.worker.slot if args.slot is None else args.slot,
+        group=args.group or settings.worker.group,
+    )
+    found = find_place(settings, args.bootstrap)
+    if found.why != "named":
+        print(f"{found.place} ({found.why})", file=sys.stderr)
+    heartbeat = Heartbeat()
+    try:
+        asyncio.run(
+            serve(replace(settings, worker=worker), found.place, heartbeat, _print if args.report else _keep_quiet)
+        )
+    except StalledError as error:
+        print(f"twincast: {error}; restart the worker", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(EXIT_STALLED)  # whatever hangs may hang an ordered end as well
+    return 0
+
+
+def _print(report: Report) -> None:
+    sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
+    sys.stdout.flush()
+
+
+def _keep_quiet(report: Report) -> None:
+    """No report was asked for."""

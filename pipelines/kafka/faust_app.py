@@ -1,0 +1,175 @@
+"""The Faust application: agents that hand bytes to the worker, and nothing else. Decides no record and no offset.
+
+What is set here, and why: raw bytes, since a typed topic crashes its agent on the first bad record; one agent per
+topic with concurrency 1, since more can commit past a record in flight; no acknowledgements to Faust, since its
+offsets run ahead of our state; the start of every partition comes from the state topic. Faust gives partitions,
+groups, sessions and the consumer's thread.
+
+Law: an agent never raises and never waits.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import faust
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer
+from faust.types import TP
+from yarl import URL
+
+from pipelines.kafka.access import ClusterAccess
+from pipelines.log import LogRecord, TopicPartition
+from pipelines.worker import INPUT_NAMES, Worker
+
+log = logging.getLogger("twincast.faust")
+
+SESSION_TIMEOUT_S = 10.0
+HEARTBEAT_INTERVAL_S = 2.0
+FETCH_WAIT_MS = 100
+"""A fetch without news blocks the next one to the same broker, so it is kept short."""
+START_TIMEOUT_S = 60.0
+ROOM_POLL_S = 0.05
+
+
+class FaustShell:
+    """A Faust app around a worker. `slot` makes the group membership static: a restart finds its partitions again."""
+
+    def __init__(self, access: ClusterAccess, worker: Worker, *, group: str, slot: int, namespace: str) -> None:
+        self._worker = worker
+        self._prefix = f"{namespace}." if namespace else ""
+        self._app = _app(access, f"{self._prefix}{group}", f"{self._prefix}{group}-{slot}")
+        self._app.transport.Consumer = _consumer_class(self)
+        self._app.on_partitions_revoked.connect(self._on_revoked)
+        self._room: asyncio.Task[None] | None = None
+        for name in INPUT_NAMES:
+            self._add_agent(name)
+
+    def _add_agent(self, name: str) -> None:
+        topic = self._app.topic(self._prefix + name, key_serializer="raw", value_serializer="raw", acks=False)
+
+        @self._app.agent(topic, name=name, concurrency=1)  # type: ignore[untyped-decorator]
+        async def hand_over(stream: Any) -> AsyncIterator[None]:
+            async for event in stream.events():
+                self._worker.take(_record(event.message, name))
+                yield
+
+    async def start(self) -> None:
+        """Connect and join the group; partitions come later, by themselves."""
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await self._app.start()
+        self._room = asyncio.create_task(self._make_room())
+
+    async def stop(self, timeout_s: float) -> None:
+        """Leave off within a bound; a Faust that hangs is left behind, for the process ends after this."""
+        if self._room is not None:
+            self._room.cancel()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._app.stop()
+        except TimeoutError:
+            log.warning("Faust did not stop within %.1f s and is left behind", timeout_s)
+
+    @property
+    def crash(self) -> BaseException | None:
+        """Why Faust gave up, None while it runs."""
+        reason = self._app.crash_reason
+        if reason is None and self._app._crashed.is_set():
+            return RuntimeError("Faust crashed without a reason")
+        return reason if isinstance(reason, BaseException) else None
+
+    async def positions(self, assignment: set[TP]) -> Mapping[TP, int]:
+        """Where to read each partition on."""
+        owned = [TopicPartition(tp.topic.removeprefix(self._prefix), tp.partition) for tp in assignment]
+        found = await self._worker.on_assigned(owned)
+        return {TP(self._prefix + place.topic, place.partition): offset for place, offset in found.items()}
+
+    async def _on_revoked(self, _: Any, revoked: set[TP], **kwargs: Any) -> None:
+        await self._worker.on_revoked(
+            [TopicPartition(tp.topic.removeprefix(self._prefix), tp.partition) for tp in revoked]
+        )
+
+    async def _make_room(self) -> None:
+        """Pause the topics whose records pile up in the worker, and resume them when they have gone."""
+        paused: set[TopicPartition] = set()
+        while True:
+            await asyncio.sleep(ROOM_POLL_S)
+            crowded = self._worker.crowded() - paused
+            roomy = self._worker.roomy() & paused
+            if crowded:
+                self._app.consumer.pause_partitions(self._tps(crowded))
+            if roomy:
+                self._app.consumer.resume_partitions(self._tps(roomy))
+            paused = (paused | crowded) - roomy
+
+    def _tps(self, places: set[TopicPartition]) -> set[TP]:
+        return {TP(self._prefix + place.topic, place.partition) for place in places}
+
+
+def _app(access: ClusterAccess, group: str, instance: str) -> Any:
+    servers = ";".join(f"kafka://{server}" for server in access.servers())
+    return faust.App(
+        group,
+        broker=[URL(server) for server in servers.split(";")],
+        broker_credentials=_credentials(access),
+        broker_session_timeout=SESSION_TIMEOUT_S,
+        broker_heartbeat_interval=HEARTBEAT_INTERVAL_S,
+        broker_request_timeout=30.0,
+        consumer_group_instance_id=instance,
+        consumer_auto_offset_reset="earliest",
+        key_serializer="raw",
+        value_serializer="raw",
+        topic_disable_leader=True,
+        topic_allow_declare=False,
+        stream_wait_empty=False,  # nothing is in flight in an agent, and waiting can hang a rebalance
+        stream_recovery_delay=0.0,
+        store="memory://",
+        web_enabled=False,
+        autodiscover=False,
+    )
+
+
+def _credentials(access: ClusterAccess) -> Any:
+    if access.protocol.startswith("SASL"):
+        credentials = faust.SASLCredentials(
+            username=access.username,
+            password=access.password,
+            mechanism=access.mechanism,
+            ssl_context=access.ssl_context() if access.protocol == "SASL_SSL" else None,
+        )
+        credentials.protocol = faust.types.auth.AuthProtocol(access.protocol)
+        return credentials
+    return faust.SSLCredentials(context=access.ssl_context()) if access.protocol == "SSL" else None
+
+
+def _consumer_class(shell: FaustShell) -> type:
+    """Faust's consumer, except that it starts where the state says, and fetches in short rounds."""
+
+    class Thread(AIOKafkaConsumerThread):  # type: ignore[misc]  # faust has no types
+        def _create_worker_consumer(self, transport: Any) -> Any:
+            consumer = super()._create_worker_consumer(transport)
+            consumer._fetch_max_wait_ms = FETCH_WAIT_MS
+            return consumer
+
+    class StateConsumer(Consumer):  # type: ignore[misc]  # faust has no types
+        def _new_consumer_thread(self) -> Any:
+            return Thread(self, loop=self.loop, beacon=self.beacon)
+
+        async def perform_seek(self) -> None:
+            for tp, offset in (await shell.positions(self.assignment())).items():
+                self._committed_offset[tp] = None
+                await self.seek(tp, offset)
+
+    return StateConsumer
+
+
+def _record(message: Any, topic: str) -> LogRecord:
+    return LogRecord(
+        topic,
+        message.partition,
+        message.offset,
+        round(message.timestamp * 1000) if message.timestamp else 0,
+        message.key,
+        message.value,
+        tuple(message.headers or ()),
+    )

@@ -1,0 +1,161 @@
+"""A worker as a process: its log, simulators and reader started, watched and stopped. Decides no record.
+
+Law: it makes progress or ends: with 0 when it was asked to stop, with an error when a partition does not move, the
+broker stays away, or Faust gives up; and it ends within a bound even if a library hangs.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from pipelines.checkpoint import MAX_STATE_BYTES
+from pipelines.drive import drive
+from pipelines.heartbeat import Heartbeat
+from pipelines.log import Log
+from pipelines.places import Place, open_log
+from pipelines.provision import check, create
+from pipelines.runtime import Runtime
+from pipelines.settings import Settings
+from pipelines.standard_job import warm_up
+from pipelines.worker import Report, Worker
+from pipelines.workers import Simulators
+
+log = logging.getLogger("twincast.service")
+
+WATCH_EVERY_S = 1.0
+STALL_CHECKS_EVERY = 5
+
+
+class StalledError(RuntimeError):
+    """The worker does not get on; a restart may help, waiting does not."""
+
+
+async def serve(
+    settings: Settings, place: Place, heartbeat: Heartbeat, report: Callable[[Report], None] = lambda _: None
+) -> None:
+    """Run a worker until SIGINT or SIGTERM; `report` hears of it every second and at the end.
+
+    Raises ConfigError, StalledError, or whatever ended the worker.
+    """
+    stop = _stop_on_signals()
+    simulators = Simulators(settings.worker.simulators, warm=warm_up)
+    async with open_log(settings, place) as open_, contextlib.AsyncExitStack() as stack:
+        if place.kind == "file":
+            await create(open_, settings.partitions, keep_for_ever=True)
+        await check(open_, settings.partitions)
+        started = await _unless(stop, simulators.start())
+        stack.push_async_callback(simulators.stop)
+        if not started:
+            return
+        producer = await stack.enter_async_context(open_.producer(max_record_bytes=MAX_STATE_BYTES + 65_536))
+        worker = Worker(
+            open_,
+            producer,
+            Runtime(settings.core, settings.partitions),
+            simulators,
+            partitions=settings.partitions,
+            max_backlog_units=settings.worker.max_backlog_units,
+        )
+        async with _reading(settings, place, open_, worker) as failures:
+            log.info("worker %d of group %s reads %s", settings.worker.slot, settings.worker.group, place)
+            await _watch(settings, worker, failures, stop, heartbeat, report)
+            heartbeat.must_end_within(_end_bound_s(settings))
+            last = worker.report()
+            await worker.stop()
+            report(last)
+    log.info("stopped: %s", " ".join(f"{name} {count}" for name, count in sorted(worker.written.items())))
+
+
+@contextlib.asynccontextmanager
+async def _reading(
+    settings: Settings, place: Place, open_: Log, worker: Worker
+) -> AsyncIterator[Callable[[], BaseException | None]]:
+    """Feed the worker, by Faust from Kafka, directly from an embedded log; gives a question for why that failed."""
+    group = settings.worker.group
+    if place.kind == "kafka":
+        from pipelines.kafka.faust_app import FaustShell
+
+        access = settings.access(place.where)
+        shell = FaustShell(access, worker, group=group, slot=settings.worker.slot, namespace=place.namespace)
+        try:
+            await shell.start()
+            yield lambda: shell.crash
+        finally:
+            await shell.stop(settings.worker.stop_timeout_s)
+        return
+    reader = asyncio.create_task(drive(open_, worker, group))
+    try:
+        yield lambda: reader.exception() if reader.done() and not reader.cancelled() else None
+    finally:
+        reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await reader
+
+
+async def _watch(
+    settings: Settings,
+    worker: Worker,
+    failure: Callable[[], BaseException | None],
+    stop: asyncio.Event,
+    heartbeat: Heartbeat,
+    report: Callable[[Report], None],
+) -> None:
+    """Return when asked to stop; raise when the worker failed or stalled."""
+    turn = 0
+    while not stop.is_set():
+        heartbeat.beat()
+        if worker.failed.done():
+            await worker.failed
+        error = failure()
+        if error is not None:
+            raise error
+        report(worker.report())
+        turn += 1
+        if turn % STALL_CHECKS_EVERY == 0:
+            stalled = await worker.stalled(settings.worker.stall_timeout_s)
+            if stalled is not None:
+                raise StalledError(stalled)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WATCH_EVERY_S):
+                await stop.wait()
+
+
+def _end_bound_s(settings: Settings) -> float:
+    return 3.0 * settings.worker.stop_timeout_s + 4.0
+
+
+def _stop_on_signals() -> asyncio.Event:
+    """An event set by the first SIGINT or SIGTERM; the second one ends the process at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        log.info("stopping")
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    return stop
+
+
+async def _unless(stop: asyncio.Event, coroutine: Coroutine[Any, Any, None]) -> bool:
+    """Await something unless asked to stop first; whether it was done."""
+    work = asyncio.create_task(coroutine)
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+    if work.done():
+        await work
+        return True
+    work.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
+    return False

@@ -1,0 +1,421 @@
+"""One worker: records of its partitions into the runtime, what the runtime asks for out of it. Knows no Kafka.
+
+Whoever reads the log tells it of partitions (`on_assigned`, `on_revoked`) and gives it records (`take`). Each partition
+has one task, so what concerns it happens in one order. Laws: no record makes `take` raise or wait; outputs are stored
+before the snapshot that follows them; a partition goes on from its snapshots, whatever the group committed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from pipelines.checkpoint import MAX_STATE_BYTES, read_checkpoint, with_positions
+from pipelines.errors import ConfigError
+from pipelines.lanes import Lane
+from pipelines.log import Log, LogRecord, Producer, RecordRefusedError, TopicPartition
+from pipelines.outputs import Outgoing
+from pipelines.partitions import partition_of
+from pipelines.runtime import Incoming, Runtime, Todo
+from pipelines.workers import Simulators
+from schemas.codec import SchemaError
+from schemas.topics import DLQ, INPUTS
+from twin.core import SnapshotError
+from twin.job import SimulationJob, SimulationResult
+
+log = logging.getLogger("twincast.worker")
+
+INPUT_NAMES = tuple(topic.name for topic in INPUTS)
+AWAITED_SILENCE_S = 2.0
+"""How long to wait for records that the end offset promises before taking them for a gap in the log."""
+TURN_RECORDS = 64
+"""Records handled before other tasks get a turn."""
+MADE_HEADER = "twincast_made_us"
+"""Processing time of an output, in its headers: its value holds none."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker stands: its partitions, the account of units, per topic and partition the offset handled up to,
+    records read and not handled, simulations not done, rounds of snapshots, records written per topic."""
+
+    partitions: tuple[int, ...]
+    balance: dict[str, int]
+    handed: dict[str, int]
+    held: int
+    outstanding: int
+    snapshots: int
+    written: dict[str, int]
+
+
+@dataclass(slots=True)
+class _Post:
+    """A partition at work."""
+
+    lane: Lane
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    results: deque[SimulationResult] = field(default_factory=deque)
+    outstanding: Counter[str] = field(default_factory=Counter)
+    saved_ticks: dict[str, int] = field(default_factory=dict)
+    holding: bool = False
+    closing: bool = False
+    task: "asyncio.Task[None] | None" = None
+    moved_s: float = field(default_factory=time.monotonic)
+
+
+class Worker:
+    """See the module. `max_backlog_units`: see `WorkerSettings`.
+
+    `failed` is a future that ends with the error that ended the worker.
+    """
+
+    def __init__(
+        self,
+        log_: Log,
+        producer: Producer,
+        runtime: Runtime,
+        simulators: Simulators,
+        *,
+        partitions: int,
+        max_backlog_units: int,
+    ) -> None:
+        self._log = log_
+        self._producer = producer
+        self._runtime = runtime
+        self._simulators = simulators
+        self._partitions = partitions
+        self._max_backlog_units = max_backlog_units
+        self._posts: dict[int, _Post] = {}
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.written: Counter[str] = Counter()
+        """Records written, per topic."""
+        self.snapshots = 0
+
+    # Partitions come and go
+
+    async def on_assigned(self, owned: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Begin to work on partitions, from their snapshots; returns where to read each topic on.
+
+        Raises ConfigError when not all input topics of a partition are here, or a snapshot cannot be taken over.
+        """
+        numbers = _whole_partitions(owned)
+        started: dict[TopicPartition, int] = {}
+        for number in numbers:
+            post = self._posts.get(number)
+            if post is None:
+                post = self._posts[number] = await self._open(number)
+            started |= {TopicPartition(topic, number): offset for topic, offset in post.lane.received.items()}
+        return started
+
+    async def _open(self, number: int) -> _Post:
+        checkpoint = await read_checkpoint(self._log, number)
+        for record in checkpoint.snapshots:
+            try:
+                self._runtime.restore(record.value or b"")
+            except (SchemaError, SnapshotError) as error:
+                raise ConfigError(f"{record}: {error}") from error
+        if checkpoint.accounts is not None:
+            self._runtime.accounts(number).restore(checkpoint.accounts)
+        places = [TopicPartition(topic, number) for topic in INPUT_NAMES]
+        begins = await self._log.begin_offsets(places)
+        positions = {place.topic: max(checkpoint.positions.get(place.topic, 0), begins[place]) for place in places}
+        post = _Post(Lane(number, INPUT_NAMES, positions))
+        post.saved_ticks = {core.deployment: core.ticks for core in self._cores(number)}
+        post.task = asyncio.create_task(self._guard(post), name=f"partition {number}")
+        log.info("partition %d: %d deployments, from %s", number, len(post.saved_ticks), _brief(positions))
+        return post
+
+    async def on_revoked(self, lost: Iterable[TopicPartition]) -> None:
+        """End work on partitions. Their state is saved if the results due come soon, else the last one stands."""
+        numbers = sorted({place.partition for place in lost} & set(self._posts))
+        await asyncio.gather(*(self._close(number) for number in numbers))
+
+    async def _close(self, number: int) -> None:
+        post = self._posts.pop(number)
+        self._runtime.hold(number)
+        post.closing = True
+        post.wake.set()
+        if post.task is not None:
+            done, _ = await asyncio.wait([post.task], timeout=CLOSE_TIMEOUT_S)
+            if done and not self.failed.done():
+                with contextlib.suppress(ConfigError, TimeoutError):
+                    async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                        await self._save(post)
+            post.task.cancel()
+        self._runtime.release(number)
+        log.info("partition %d: given up at %s", number, _brief(post.lane.handed))
+
+    # Records and results come in
+
+    def take(self, record: LogRecord) -> None:
+        """Take a record of an input topic. One of a partition that is not ours is dropped: its owner reads it."""
+        post = self._posts.get(record.partition)
+        if post is not None and post.lane.receive(record):
+            post.wake.set()
+
+    def crowded(self) -> set[TopicPartition]:
+        """Topics and partitions whose reading should pause."""
+        return {place for post in self._posts.values() for place in post.lane.crowded()}
+
+    def roomy(self) -> set[TopicPartition]:
+        """Topics and partitions that may be read."""
+        return {place for post in self._posts.values() for place in post.lane.roomy()}
+
+    def awaits_records(self) -> bool:
+        """Whether a partition cannot go on without records that stand in the log."""
+        return any(post.lane.awaited for post in self._posts.values())
+
+    def _start(self, post: _Post, job: SimulationJob) -> None:
+        post.outstanding[job.deployment] += 1
+
+        def done(future: "asyncio.Future[SimulationResult]") -> None:
+            post.outstanding[job.deployment] -= 1
+            post.outstanding += Counter()  # drops those at 0
+            if future.cancelled():
+                return
+            error = future.exception()
+            if error is not None:
+                self.fail(error)
+                return
+            post.results.append(future.result())
+            post.wake.set()
+
+        self._simulators.submit(job).add_done_callback(done)
+
+    # The task of a partition
+
+    async def _guard(self, post: _Post) -> None:
+        try:
+            await self._work(post)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # whatever it is, it ends the worker, with its trace in the log
+            log.exception("partition %d stopped", post.lane.partition)
+            self.fail(error)
+
+    async def _work(self, post: _Post) -> None:
+        handled = 0
+        while not (post.closing and not post.outstanding and not post.results):
+            post.wake.clear()
+            todo = self._next(post)
+            if todo is None:
+                await self._wait(post)
+                continue
+            post.moved_s = time.monotonic()
+            await self._carry_out(post, todo)
+            if not post.closing and self._save_is_due(post):
+                await self._hold_and_save(post)
+            handled += 1
+            if handled % TURN_RECORDS == 0:
+                await asyncio.sleep(0)
+
+    def _next(self, post: _Post) -> Todo | None:
+        if post.results:
+            return self._runtime.on_simulated(post.results.popleft())
+        record = None if post.closing or self._congested(post) else post.lane.pop()
+        return None if record is None else self._runtime.handle(_incoming(record))
+
+    def _congested(self, post: _Post) -> bool:
+        """Whether a deployment waits for a simulation with more records behind it than it may hold."""
+        cores = (self._runtime.cores.get(name) for name in post.outstanding)
+        return any(core is not None and core.awaiting and core.backlog > self._max_backlog_units for core in cores)
+
+    async def _wait(self, post: _Post) -> None:
+        lane = post.lane
+        if not post.closing and not self._congested(post):
+            if lane.must_ask:
+                lane.learn_ends(await self._ends(lane.partition))
+                return
+            if lane.awaited:
+                await self._await_promised(post)
+                return
+        await post.wake.wait()
+
+    async def _await_promised(self, post: _Post) -> None:
+        try:
+            async with asyncio.timeout(AWAITED_SILENCE_S):
+                await post.wake.wait()
+        except TimeoutError:
+            topics = post.lane.give_up_waiting()
+            log.warning("partition %d: no record came of %s; taken for a gap", post.lane.partition, ", ".join(topics))
+
+    async def _ends(self, number: int) -> dict[str, int]:
+        ends = await self._log.end_offsets([TopicPartition(topic, number) for topic in INPUT_NAMES])
+        return {place.topic: end for place, end in ends.items()}
+
+    # What the runtime asks for
+
+    async def _carry_out(self, post: _Post, todo: Todo) -> None:
+        for message in todo.writes:
+            await self._write(message)
+        for job in todo.jobs:
+            self._start(post, job)
+
+    async def _write(self, message: Outgoing) -> None:
+        partition = partition_of(message.deployment, self._partitions) if message.deployment else None
+        made_us = time.time_ns() // 1000
+        try:
+            await self._producer.send(
+                message.topic,
+                key=message.key,
+                value=message.value,
+                headers=(*message.headers, (MADE_HEADER, str(made_us).encode())),
+                partition=partition,
+                timestamp_ms=message.at_us // 1000 if message.at_us else None,
+            )
+        except RecordRefusedError as error:
+            log.error("%s of %s was not written: %s", message.topic, message.deployment or "-", error)
+            self.written[f"{message.topic} refused"] += 1
+            return
+        self.written[message.topic] += 1
+        if message.topic == DLQ.name:
+            headers = dict(message.headers)
+            log.warning(
+                "%s refused: %s, %s",
+                headers["twincast_position"].decode(),
+                headers["twincast_reason"].decode(),
+                headers["twincast_detail"].decode(),
+            )
+
+    # Snapshots
+
+    def _cores(self, number: int) -> list[Any]:
+        return [core for name, core in self._runtime.cores.items() if partition_of(name, self._partitions) == number]
+
+    def _save_is_due(self, post: _Post) -> bool:
+        """After so many ticks of any deployment; at once for a new one, or records before the others' offsets that
+        only it has seen would be passed over by a restart."""
+        saved = post.saved_ticks
+        return post.holding or any(
+            core.deployment not in saved or core.ticks - saved[core.deployment] >= core.settings.snapshot_ticks
+            for core in self._cores(post.lane.partition)
+        )
+
+    async def _hold_and_save(self, post: _Post) -> None:
+        """Save as soon as no result is awaited; until then no new tick starts, and records go on being taken."""
+        number = post.lane.partition
+        if not post.holding:
+            post.holding = True
+            self._runtime.hold(number)
+        if await self._save(post):
+            post.holding = False
+            for _, todo in self._runtime.go_on(number):
+                await self._carry_out(post, todo)
+
+    async def _save(self, post: _Post) -> bool:
+        number = post.lane.partition
+        snapshots = self._runtime.snapshots(number)
+        if snapshots is None:
+            return False
+        ticks = {core.deployment: core.ticks for core in self._cores(number)}
+        accounts = self._runtime.accounts(number).snapshot()
+        written = with_positions(snapshots, post.lane.handed, accounts)
+        await self._producer.flush()
+        new = [message for message in written if message.deployment not in post.saved_ticks]
+        for message in new:
+            await self._write_state(message)
+        if new:
+            await self._producer.flush()
+        for message in written:
+            if message.deployment in post.saved_ticks:
+                await self._write_state(message)
+        post.saved_ticks = ticks
+        self.snapshots += 1
+        return True
+
+    async def _write_state(self, message: Outgoing) -> None:
+        if len(message.value) > MAX_STATE_BYTES:
+            raise ConfigError(
+                f"the snapshot of {message.deployment} has {len(message.value)} bytes, over {MAX_STATE_BYTES}; "
+                "shorten horizons_s, or report it"
+            )
+        await self._write(message)
+
+    # The end
+
+    def fail(self, error: BaseException) -> None:
+        """End the worker for this error."""
+        if not self.failed.done():
+            self.failed.set_exception(error)
+            self.failed.exception()  # retrieved: whoever waits gets it, and nobody may
+
+    async def stop(self) -> None:
+        """Give up all partitions, their state saved where it can be, and store everything written."""
+        await self.on_revoked([TopicPartition(INPUT_NAMES[0], number) for number in list(self._posts)])
+        await self._producer.flush()
+
+    def report(self) -> Report:
+        """How it stands."""
+        handed = {
+            f"{topic}[{n}]": at for n, post in self._posts.items() for topic, at in post.lane.handed.items() if at
+        }
+        return Report(
+            partitions=tuple(sorted(self._posts)),
+            balance=self._runtime.balance(),
+            handed=handed,
+            held=sum(post.lane.held for post in self._posts.values()),
+            outstanding=sum(post.outstanding.total() for post in self._posts.values()),
+            snapshots=self.snapshots,
+            written=dict(self.written),
+        )
+
+    async def stalled(self, longer_than_s: float) -> str | None:
+        """A partition that has not moved for that long though records or results are due; None where all is well."""
+        now_s = time.monotonic()
+        for number, post in list(self._posts.items()):
+            still_s = now_s - post.moved_s
+            if still_s < longer_than_s:
+                continue
+            ends = await self._ends(number)
+            if post.lane.held or post.outstanding or await self._readable(post.lane, ends):
+                where = f"at {_brief(post.lane.handed)} of {_brief(ends)}"
+                return f"partition {number} has not moved for {still_s:.0f} s, {where}"
+            post.moved_s = now_s
+        return None
+
+    async def _readable(self, lane: Lane, ends: Mapping[str, int]) -> bool:
+        """Whether the log really holds a record that was not received: an end offset alone may be a gap."""
+        places = {
+            TopicPartition(topic, lane.partition): lane.received[topic]
+            for topic, end in ends.items()
+            if lane.received[topic] < end
+        }
+        if not places:
+            return False
+        async with self._log.reader(places) as reader:
+            return bool(await reader.get(max_records=1, timeout_s=2.0))
+
+
+CLOSE_TIMEOUT_S = 1.0
+"""How long giving up a partition may wait for its task, and for its last snapshot."""
+
+
+def _incoming(record: LogRecord) -> Incoming:
+    return Incoming(record.topic, record.partition, record.offset, record.key, record.value, record.headers)
+
+
+def _whole_partitions(owned: Iterable[TopicPartition]) -> list[int]:
+    """Numbers of partitions of which every input topic is here. Raises ConfigError where one is missing."""
+    by_number: dict[int, set[str]] = {}
+    for place in owned:
+        by_number.setdefault(place.partition, set()).add(place.topic)
+    for number, topics in sorted(by_number.items()):
+        missing = [topic for topic in INPUT_NAMES if topic not in topics]
+        if missing:
+            raise ConfigError(
+                f"partition {number} came without {', '.join(missing)}; all members of a group must read the same "
+                "topics with the same partitioning: stop the others"
+            )
+    return sorted(by_number)
+
+
+def _brief(offsets: Mapping[str, int]) -> str:
+    shown = [
+        f"{topic.split('.')[-2] if '.' in topic else topic}@{offset}" for topic, offset in offsets.items() if offset
+    ]
+    return " ".join(shown) or "the beginning"
