@@ -41,7 +41,8 @@ class Learned:
     """What learning a block told, per row (n,). NaN where the row was refused.
 
     `predicted_s`: seconds expected before the row was learned. `shape_s`: the same at level 1, so observed / `shape_s`
-    follows the level. `p99_s`: the 99th percentile expected. `outcome`: place in `REASONS`, 0 for learned.
+    follows the level; NaN for the first 512 steps too, while level and shape are not told apart. `p99_s`: the 99th
+    percentile expected. `outcome`: place in `REASONS`, 0 for learned.
     """
 
     predicted_s: FloatArray
@@ -144,7 +145,9 @@ class StepCostModel(base.Regressor):  # type: ignore[misc]
         )
         if block.class_s:
             self._learn_classes(block, out)
-        return Learned(out.predicted_s, out.shape_s, out.p99_s, out.outcome)
+        accepted = out.outcome == ACCEPTED
+        young = self.steps - int(accepted.sum()) + np.cumsum(accepted) <= learner.SETTLED_STEPS
+        return Learned(out.predicted_s, np.where(young, np.nan, out.shape_s), out.p99_s, out.outcome)
 
     def _learn_classes(self, block: StepBlock, out: learner.Output) -> None:
         rows = np.flatnonzero(out.outcome == ACCEPTED)

@@ -1,0 +1,260 @@
+"""Drift alerts: residuals of step costs and of traffic changed their distribution. Learns no cost, forecasts nothing.
+
+Costs are compared with the shape alone, without the level that follows them, so hardware that slows down shows although
+the model has adapted; prompts that grow longer do not show there, but in traffic. One monitor, and so at most one open
+alert, per cause: the level and the tail of the same residuals are two pieces of evidence of it.
+Laws: states follow suspected, firing, resolved, in this order, and each alert has one id; the same records lead to the
+same alerts, snapshot or not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.alerts import Alert, AlertKind, AlertState
+from schemas.requests import RequestFinished
+from twin.cost.block import FloatArray, IntArray, StepBlock
+from twin.cost.model import Learned
+from twin.detectors import DetectorSettings, LevelDetector, TailDetector
+
+VERSION = 1
+WORST_BUCKETS = 3
+SUSPECT_HEIGHT = 0.7
+COST = DetectorSettings()
+TRAFFIC = DetectorSettings(bucket_s=2.0, bucket_rows=8, settle_s=900.0, calm_s=120.0)
+"""Requests are a hundred times rarer than steps, and lengths stray by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One step of one alert's life."""
+
+    state: AlertState
+    at_us: int
+    onset_us: int
+    effect_ratio: float
+    evidence: str
+    worst_us: tuple[int, ...]
+
+
+class DriftMonitor:
+    """Level and tail of one stream of observed / expected, and the life of its alert."""
+
+    def __init__(self, settings: DetectorSettings = COST) -> None:
+        self.settings = settings
+        self.level = LevelDetector(settings)
+        self.tail = TailDetector(settings)
+        self.state: AlertState = "resolved"
+        self.onset_us = 0
+        self._calm_since_us: int | None = None
+        self._fired_us = 0
+        self._bucket = [0.0, 0.0, 0.0, 0.0]
+        self._bucket_us: int | None = None
+        self._worst: list[tuple[float, int]] = []
+
+    def update_many(
+        self, at_us: IntArray, observed: FloatArray, expected: FloatArray, exceeded: NDArray[np.bool_]
+    ) -> list[Transition]:
+        """Take values (n,) in order of event time; `observed` and `expected` > 0. Returns the alert's transitions."""
+        if not len(at_us):
+            return []
+        size_us = round(self.settings.bucket_s * 1e6)
+        starts = np.flatnonzero(np.diff(at_us // size_us, prepend=-1))
+        sums = np.stack([observed, expected, exceeded, np.ones(len(at_us))])
+        buckets = np.add.reduceat(sums, starts, axis=1)
+        told: list[Transition] = []
+        for i, start in enumerate(starts):
+            if self._bucket_us is None or at_us[start] // size_us != self._bucket_us // size_us:
+                told += self._close(int(at_us[start]))
+            for j in range(4):
+                self._bucket[j] += float(buckets[j, i])
+        return told
+
+    def update_one(self, at_us: int, observed: float, expected: float, exceeded: bool = False) -> list[Transition]:
+        """`update_many` of one value."""
+        one = np.array([at_us]), np.array([observed]), np.array([expected]), np.array([exceeded])
+        return self.update_many(*one)
+
+    def _close(self, now_us: int) -> list[Transition]:
+        """End the open bucket if it holds enough, and begin the next at `now_us`."""
+        observed, expected, exceeded, values = self._bucket
+        if self._bucket_us is not None and values < self.settings.bucket_rows:
+            return []
+        told = []
+        if self._bucket_us is not None:
+            ratio_log = float(np.log(observed / expected))
+            self.level.update(self._bucket_us, ratio_log)
+            if abs(self.level.deviation) >= 0.5 * self.level.threshold:
+                self.tail.reset()
+            elif self.level.warm:
+                self.tail.update(self._bucket_us, round(exceeded), round(values))
+            self._worst = sorted([*self._worst, (ratio_log, self._bucket_us)], reverse=True)[:WORST_BUCKETS]
+            told = self._step(self._bucket_us)
+        self._bucket = [0.0, 0.0, 0.0, 0.0]
+        self._bucket_us = now_us
+        return told
+
+    def _step(self, at_us: int) -> list[Transition]:
+        level, tail = self.level, self.tail
+        fires = level.confirmed or tail.height >= 1.0
+        suspect = level.beyond or tail.height >= SUSPECT_HEIGHT
+        self._follow_calm(at_us, abs(level.deviation) < 0.5 * level.threshold and tail.height < 0.5)
+        calm = self._calm_since_us is not None and at_us - self._calm_since_us >= self.settings.calm_s * 1e6
+        if calm:
+            level.forget_change()
+        if self.state == "resolved":
+            if not (fires or suspect):
+                self._worst = self._worst if not calm else []
+                return []
+            self.onset_us = level.onset_us() if level.beyond else tail.onset_us
+            return [self._move("firing" if fires else "suspected", at_us)]
+        if self.state == "suspected" and fires:
+            return [self._move("firing", at_us)]
+        settled = self.state == "firing" and at_us - self._fired_us >= self.settings.settle_s * 1e6
+        if not (calm or settled):
+            return []
+        gone = self._move("resolved", at_us, "back at the reference" if calm else "the new level is the reference now")
+        if not calm:
+            level.adopt()
+            tail.reset()
+        self._worst = []
+        return [gone]
+
+    def _follow_calm(self, at_us: int, calm: bool) -> None:
+        if not calm:
+            self._calm_since_us = None
+        elif self._calm_since_us is None:
+            self._calm_since_us = at_us
+
+    def _move(self, state: AlertState, at_us: int, note: str = "") -> Transition:
+        self.state = state
+        if state == "firing":
+            self._fired_us = at_us
+        level, tail = self.level, self.tail
+        evidence = [note] if note else []
+        if self.level.beyond or note:
+            evidence.append(
+                f"level x{np.exp(level.deviation):.2f} of the reference, told from x{np.exp(level.threshold):.2f} on, "
+                f"wanders by {level.wander:.1%}"
+            )
+        if tail.height >= SUSPECT_HEIGHT:
+            evidence.append(f"{tail.share:.1%} of values above their predicted P99")
+        worst = tuple(at for _, at in self._worst)
+        return Transition(state, at_us, self.onset_us, float(np.exp(level.deviation)), "; ".join(evidence), worst)
+
+    def snapshot(self) -> dict[str, Any]:
+        """State as numbers, strings and lists."""
+        return {
+            "level": self.level.snapshot(),
+            "tail": self.tail.snapshot(),
+            "state": self.state,
+            "times_us": [self.onset_us, self._calm_since_us, self._fired_us, self._bucket_us],
+            "bucket": self._bucket,
+            "worst": [list(item) for item in self._worst],
+        }
+
+    @classmethod
+    def restore(cls, data: Mapping[str, Any], settings: DetectorSettings = COST) -> Self:
+        """The monitor of a snapshot."""
+        monitor = cls(settings)
+        monitor.level = LevelDetector.restore(data["level"], settings)
+        monitor.tail = TailDetector.restore(data["tail"], settings)
+        monitor.state = data["state"]
+        monitor.onset_us, monitor._calm_since_us, monitor._fired_us, monitor._bucket_us = data["times_us"]
+        monitor._bucket = [float(value) for value in data["bucket"]]
+        monitor._worst = [(float(value), int(at_us)) for value, at_us in data["worst"]]
+        return monitor
+
+
+class DriftAlerts:
+    """The drift alerts of one deployment: step costs per engine, and lengths and cache hits of its traffic."""
+
+    def __init__(self, deployment: str, cost: DetectorSettings = COST, traffic: DetectorSettings = TRAFFIC) -> None:
+        self._deployment = deployment
+        self._settings: dict[str, DetectorSettings] = {"cost_drift": cost, "traffic_drift": traffic}
+        self._monitors: dict[tuple[AlertKind, str], DriftMonitor] = {}
+
+    @property
+    def drifting(self) -> tuple[str, ...]:
+        """Causes whose alert is firing, in order."""
+        return tuple(sorted(_cause(*key) for key, monitor in self._monitors.items() if monitor.state == "firing"))
+
+    def on_steps(self, engine: str, block: StepBlock, learned: Learned) -> list[Alert]:
+        """Transitions caused by a block of steps that the engine's model has just learned."""
+        good = np.isfinite(learned.shape_s)
+        transitions = self._monitor("cost_drift", engine).update_many(
+            block.at_us[good],
+            block.duration_s[good],
+            learned.shape_s[good],
+            block.duration_s[good] > learned.p99_s[good],
+        )
+        return [self._alert("cost_drift", engine, transition) for transition in transitions]
+
+    def on_finished(self, event: RequestFinished) -> list[Alert]:
+        """Transitions of traffic drift caused by one finished request."""
+        values: dict[str, float | None] = {
+            "isl_tokens": float(event.isl_tokens),
+            "osl_tokens": float(event.osl_tokens),
+            "missed_tokens_ratio": _missed(event),
+        }
+        alerts = []
+        for name, value in values.items():
+            if value is not None and value > 0.0:
+                told = self._monitor("traffic_drift", name).update_one(event.at_us, value, 1.0)
+                alerts += [self._alert("traffic_drift", name, transition) for transition in told]
+        return alerts
+
+    def _monitor(self, kind: AlertKind, subject: str) -> DriftMonitor:
+        monitor = self._monitors.get((kind, subject))
+        if monitor is None:
+            monitor = self._monitors[(kind, subject)] = DriftMonitor(self._settings[kind])
+        return monitor
+
+    def _alert(self, kind: AlertKind, subject: str, told: Transition) -> Alert:
+        return Alert(
+            deployment=self._deployment,
+            at_us=told.at_us,
+            alert_id=f"{self._deployment}/{kind}/{subject}/{told.onset_us}",
+            kind=kind,
+            state=told.state,
+            cause=_cause(kind, subject),
+            onset_us=told.onset_us,
+            effect_ratio=told.effect_ratio,
+            engine=subject if kind == "cost_drift" else "",
+            evidence=told.evidence,
+            exemplars=tuple(str(at_us) for at_us in told.worst_us),
+        )
+
+    def snapshot(self) -> dict[str, Any]:
+        """State as numbers, strings, lists and dicts. The settings are not in it."""
+        monitors = [[*key, self._monitors[key].snapshot()] for key in sorted(self._monitors)]
+        return {"version": VERSION, "deployment": self._deployment, "monitors": monitors}
+
+    @classmethod
+    def restore(
+        cls, data: Mapping[str, Any], cost: DetectorSettings = COST, traffic: DetectorSettings = TRAFFIC
+    ) -> Self:
+        """The alerts of a snapshot. Raises ValueError if it is of another version or damaged."""
+        if data.get("version") != VERSION:
+            raise ValueError(f"drift snapshot: version {data.get('version')!r} cannot be read here, expected {VERSION}")
+        try:
+            alerts = cls(str(data["deployment"]), cost, traffic)
+            for kind, subject, state in data["monitors"]:
+                alerts._monitors[(kind, subject)] = DriftMonitor.restore(state, alerts._settings[kind])
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError(f"drift snapshot is damaged: {error}") from error
+        return alerts
+
+
+def _cause(kind: AlertKind, subject: str) -> str:
+    return f"step cost of engine {subject!r}" if kind == "cost_drift" else f"traffic: {subject}"
+
+
+def _missed(event: RequestFinished) -> float | None:
+    """Share of the prompt that the prefix cache did not give; None where the source does not tell."""
+    if event.cached_tokens is None or event.isl_tokens == 0:
+        return None
+    return max(event.isl_tokens - event.cached_tokens, 0) / event.isl_tokens
