@@ -86,7 +86,7 @@ class EventClock:
     def tick(self, at_us: int) -> None:
         """Every source was read to its end at `at_us`: a silent source holds nothing back."""
         for source in self._sources.values():
-            source.newest_us = max(source.newest_us, at_us)
+            source.newest_us = max(source.newest_us, at_us + source.lateness_us)
 
     def held(self) -> list[Unit]:
         """Units that wait for confirmation."""

@@ -63,11 +63,15 @@ class ObservedRequests:
         return seen
 
     def members(self, closed_us: int) -> Members:
-        """All requests known, with their latencies as of `closed_us`."""
-        seen = list(self._requests.values())
+        """All requests that had arrived, with their latencies as of `closed_us`: what came later is +inf."""
+        seen = [request for request in self._requests.values() if request.arrived_us <= closed_us]
         columns = np.array([(r.ttft_s, r.tpot_s, r.e2e_s) for r in seen], dtype=np.float64).reshape(-1, 3)
+        arrived_us = np.array([r.arrived_us for r in seen], dtype=np.int64)
+        age_s = (closed_us - arrived_us) / US_PER_S
+        columns[columns[:, 0] > age_s, 0] = math.inf
+        columns[columns[:, 2] > age_s, 1:] = math.inf
         return Members(
-            arrived_us=np.array([r.arrived_us for r in seen], dtype=np.int64),
+            arrived_us=arrived_us,
             latencies=Latencies(ttft_s=columns[:, 0], tpot_s=columns[:, 1], e2e_s=columns[:, 2]),
             closed_us=closed_us,
         )

@@ -1,0 +1,86 @@
+"""Settings of one deployment's core, checked where they are built. Reads no environment and no file.
+
+Law: equal settings have equal hashes, and every setting that changes an output changes the hash.
+"""
+
+import math
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from schemas.slos import SloTarget
+from schemas.topics import REQUESTS, STEPS
+from twin.job import DEFAULT_HORIZONS_S
+from twin.traffic.scenarios import BASELINE, BURST, LONG_TAIL, Scenario
+
+TWINCAST_VERSION = "0.1.0"
+"""Part of every lineage; equal to the version of the distribution."""
+NATIVE_LATENESS_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreSettings:
+    """What a core does with its records.
+
+    Parameters
+    ----------
+    period_s
+        Forecasts are made at event times k * period.
+    horizons_s
+        Spans ahead, rising.
+    coarse_replications, fine_replications
+        Replications of each scenario; the coarse ones are the first of the fine ones.
+    steps_expected
+        Whether step records are a source that the watermark waits for (levels S2 and S3).
+    lateness_s
+        How far out of order a source's records may come.
+    slos
+        Targets until a record on the SLO topic says otherwise.
+    snapshot_ticks
+        A snapshot is offered every so many ticks.
+    """
+
+    period_s: float = 10.0
+    horizons_s: tuple[float, ...] = DEFAULT_HORIZONS_S
+    scenarios: tuple[Scenario, ...] = (BASELINE, BURST, LONG_TAIL)
+    coarse_replications: int = 4
+    fine_replications: int = 24
+    root_seed: int = 20_260_101
+    steps_expected: bool = True
+    lateness_s: float = NATIVE_LATENESS_S
+    slos: tuple[SloTarget, ...] = ()
+    routing: str = "least_outstanding"
+    snapshot_ticks: int = 3
+
+    def __post_init__(self) -> None:
+        for name, least in (("period_s", 0.1), ("lateness_s", 0.0)):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= least):
+                raise ValueError(f"settings.{name} must be a finite number >= {least}, got {value}")
+        if not 1 <= self.coarse_replications <= self.fine_replications:
+            raise ValueError(
+                "settings need 1 <= coarse_replications <= fine_replications, "
+                f"got {self.coarse_replications} and {self.fine_replications}"
+            )
+        horizons = self.horizons_s
+        if not horizons or list(horizons) != sorted(set(horizons)) or not 0 < horizons[0] <= horizons[-1] <= 86_400:
+            raise ValueError(f"settings.horizons_s must rise within 0 .. 86400, got {horizons}")
+        if BASELINE not in self.scenarios:
+            raise ValueError("settings.scenarios must hold the baseline")
+        if self.snapshot_ticks < 1:
+            raise ValueError(f"settings.snapshot_ticks must be >= 1, got {self.snapshot_ticks}")
+
+    @property
+    def period_us(self) -> int:
+        """The period in microseconds."""
+        return round(self.period_s * 1e6)
+
+    @property
+    def sources(self) -> dict[str, int]:
+        """Topics that the watermark waits for, and their lateness in microseconds."""
+        names = (REQUESTS.name, STEPS.name) if self.steps_expected else (REQUESTS.name,)
+        return dict.fromkeys(names, round(self.lateness_s * 1e6))
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits of blake2b over all settings."""
+        return blake2b(repr(self).encode(), digest_size=8).hexdigest()
