@@ -244,7 +244,9 @@ class KafkaLog:
             "retention.ms": str(spec.retention_ms),
             "max.message.bytes": str(spec.max_record_bytes + BATCH_OVERHEAD_BYTES),
         }
-        return NewTopic(spec.name, spec.partitions, self._replication, topic_configs=configs)
+        topic = NewTopic(spec.name, spec.partitions, 1, topic_configs=configs)
+        topic.replication_factor = self._replication  # -1 is Kafka's word for the default, but not for the constructor
+        return topic
 
     def _request_timeout_ms(self) -> int:
         return int(1000 * self._timeout_s)
@@ -252,4 +254,5 @@ class KafkaLog:
 
 def _reason(error: BaseException) -> str:
     """A short reason, even where the library gives an exception without a text."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    name = type(error).__name__
+    return str(error) if str(error).startswith(name) else f"{name}: {error}".removesuffix(": ")

@@ -61,7 +61,7 @@ class _Unacknowledged(NamedTuple):
     partition: int | None
     key: bytes | None
     value: bytes | None
-    headers: tuple[Header, ...]
+    headers: list[Header]
     timestamp_ms: int
 
     def size_bytes(self) -> int:
@@ -122,11 +122,16 @@ class KafkaProducer:
             await self._change(None)
             self._raise_failure()
         at_ms = now_ms if timestamp_ms is None else timestamp_ms
-        record = _Unacknowledged(topic, where, key, value, tuple(headers), at_ms)
+        record = _Unacknowledged(topic, where, key, value, list(headers), at_ms)
         self._number += 1
         self._unacknowledged[self._number] = record
         self._bytes += record.size_bytes()
-        await self._hand_over_in_turn(self._number, record)
+        number = self._number
+        try:
+            await self._hand_over_in_turn(number, record)
+        except BaseException:  # cancelled while the client's buffer is full: not sent
+            self._forget(number)
+            raise
 
     async def flush(self, timeout_s: float = 60.0) -> None:
         """See `Producer`."""
@@ -225,7 +230,11 @@ class KafkaProducer:
         elif error is not None:
             self._revive(error)
             return
-        if self._unacknowledged.pop(number, None) is not None:
+        self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        record = self._unacknowledged.pop(number, None)
+        if record is not None:
             self._bytes -= record.size_bytes()
         self._changed.set()
 

@@ -6,6 +6,7 @@ so nothing of a partition is returned after `on_revoked` has been told of it.
 
 import asyncio
 import time
+from asyncio import FIRST_COMPLETED
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 SESSION_TIMEOUT_MS = 10_000
 HEARTBEAT_INTERVAL_MS = 2_000
-REBALANCE_POLL_S = 0.05
+GRACE_S = 0.05
 
 
 class KafkaReader:
@@ -56,16 +57,21 @@ class KafkaReader:
 
     async def get(self, *, max_records: int = 500, timeout_s: float = 1.0) -> list[LogRecord]:
         """See `Reader`."""
+        records = await self._fetch(max_records, timeout_s)
+        for record in records:
+            self._positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
+        return records
+
+    async def _fetch(self, max_records: int, timeout_s: float) -> list[LogRecord]:
         try:
             found = await self._consumer.getmany(timeout_ms=max(0, int(1000 * timeout_s)), max_records=max_records)
         except KafkaOutOfRangeError as error:
             raise await self._out_of_range(error) from error
-        records = []
-        for partition, rows in found.items():
-            topic, number = partition.topic, partition.partition
-            records += [LogRecord(topic, number, r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in rows]
-            self._positions[TopicPartition(topic, number)] = rows[-1].offset + 1
-        return records
+        return [
+            LogRecord(there.topic, there.partition, row.offset, row.timestamp, row.key, row.value, tuple(row.headers))
+            for there, rows in found.items()
+            for row in rows
+        ]
 
     def position(self, where: TopicPartition) -> int:
         """See `Reader`."""
@@ -121,6 +127,7 @@ class KafkaMember(KafkaReader):
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._closed = False
+        self._step_waits: asyncio.Future[None] | None = None
         self._steps: asyncio.Queue[tuple[Callable[[], Awaitable[None]], asyncio.Event]] = asyncio.Queue()
 
     async def __aenter__(self) -> Self:
@@ -146,13 +153,33 @@ class KafkaMember(KafkaReader):
         while True:
             await self._take_steps()
             remaining_s = deadline_s - time.monotonic()
-            records: list[LogRecord] = []
-            try:
-                records = await super().get(max_records=max_records, timeout_s=min(remaining_s, REBALANCE_POLL_S))
-            except NoOffsetForPartitionError:  # noticed before the callback has sought one
-                await asyncio.sleep(REBALANCE_POLL_S)
+            found = await self._fetch_or_step(max_records, remaining_s)
+            # What came of partitions between their loss and `take` is from a position that `take` does not start at.
+            records = [r for r in found if TopicPartition(r.topic, r.partition) in self._positions]
+            for record in records:
+                self._positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
             if records or remaining_s <= 0:
                 return records
+
+    async def _fetch_or_step(self, max_records: int, timeout_s: float) -> list[LogRecord]:
+        """Records, or [] as soon as there is a step to take: until it is, aiokafka lets no time-out end the fetch."""
+        fetch = asyncio.create_task(self._fetch(max_records, timeout_s))
+        step_waits: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._step_waits = step_waits
+        both: set[asyncio.Future[Any]] = {fetch, step_waits}
+        try:
+            await asyncio.wait(both, timeout=max(0.0, timeout_s) + GRACE_S, return_when=FIRST_COMPLETED)
+        finally:
+            if not fetch.done():
+                fetch.cancel()
+        await asyncio.wait([fetch])
+        if fetch.cancelled():
+            return []
+        try:
+            return fetch.result()
+        except NoOffsetForPartitionError:  # noticed before `take` has sought one
+            await asyncio.sleep(GRACE_S)
+            return []
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """See `Member`."""
@@ -183,6 +210,8 @@ class KafkaMember(KafkaReader):
             return
         done = asyncio.Event()
         self._steps.put_nowait((step, done))
+        if self._step_waits is not None and not self._step_waits.done():
+            self._step_waits.set_result(None)
         await done.wait()
 
     async def give_up(self) -> None:

@@ -343,6 +343,7 @@ def test_a_record_that_a_broker_would_refuse_is_not_sent_and_harms_no_other(benc
         {"value": b"v" * MAX_RECORD_BYTES, "headers": (("h", b"x"),)},
         {"value": b"v", "timestamp_ms": hour_ahead_ms},
         {"value": b"v", "timestamp_ms": -1},
+        {"value": None},
     ]
 
     async def body(log: Log) -> None:
