@@ -19,6 +19,7 @@ from schemas.codec import decode
 from schemas.forecasts import Forecast
 from schemas.scores import Score
 from schemas.slos import SloTarget
+from schemas.state import Snapshot
 from schemas.topics import ALERTS, FORECASTS, SCORES
 from twin.core import Core
 from twin.cost.block import StepBlock
@@ -75,14 +76,12 @@ def backtest(
     settings: CoreSettings,
     *,
     slos: tuple[SloTarget, ...] = (),
-    restore: bytes | None = None,
+    warm: Snapshot | None = None,
     simulate: Callable[[SimulationJob], SimulationResult] = run,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Backtest:
-    """Run a recording of one deployment. `restore` is a snapshot to begin warm; `progress` is told a share of 1."""
-    runtime = Runtime(lambda _: settings, PARTITIONS)
-    if restore is not None:
-        runtime.restore(restore)
+    """Run a recording of one deployment. `warm` is the state of an earlier run whose learned costs to begin with; `progress` is told a share of 1."""
+    runtime = Runtime(lambda _: settings, PARTITIONS, warm)
     result = Backtest(recording, Core(recording.deployment, settings), {})
 
     def watched(job: SimulationJob) -> SimulationResult:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from pipelines.outputs import Headers, Outgoing, dead_letter, dead_letter_of, outgoing
 from pipelines.partitions import partition_of
-from schemas.codec import Decoded, SchemaError, decode, encode
+from schemas.codec import Decoded, SchemaError, decode
 from schemas.state import Snapshot
 from schemas.topics import STATE
 from twin.accounting import Accounts, Outcome
@@ -45,13 +45,26 @@ class Todo:
 
 
 class Runtime:
-    """Cores by deployment. `settings_of` gives the settings of a deployment that appears."""
+    """Cores by deployment.
 
-    def __init__(self, settings_of: Callable[[str], CoreSettings], partitions: int) -> None:
+    Parameters
+    ----------
+    settings_of
+        Gives the settings of a deployment that appears.
+    partitions
+        How many partitions every core topic has, >= 1.
+    warm
+        State of an earlier run; what it had learned is where new cores begin.
+    """
+
+    def __init__(
+        self, settings_of: Callable[[str], CoreSettings], partitions: int, warm: Snapshot | None = None
+    ) -> None:
         if partitions < 1:
             raise ValueError(f"partitions must be >= 1, got {partitions}")
         self._settings_of = settings_of
         self._partitions = partitions
+        self._warm = warm
         self._accounts: dict[int, Accounts] = {}
         self.cores: dict[str, Core] = {}
 
@@ -73,6 +86,8 @@ class Runtime:
         core = self.cores.get(deployment)
         if core is None:
             core = self.cores[deployment] = Core(deployment, self._settings_of(deployment))
+            if self._warm is not None:
+                core.adopt(self._warm)
         effects = core.on_message(
             Message(message.topic, message.partition, message.offset, decoded, key=message.key or b"")
         )
@@ -158,7 +173,7 @@ class Runtime:
 
     def restore(self, value: bytes) -> Snapshot:
         """Take over a snapshot. Raises SchemaError or SnapshotError if it is corrupt or of a newer program."""
-        snapshot: Snapshot = decode(STATE.name, value).record
+        snapshot = read_snapshot(value)
         self.cores[snapshot.deployment] = Core.restore(snapshot, self._settings_of(snapshot.deployment))
         return snapshot
 
@@ -196,6 +211,7 @@ def _deployment_of_key(key: bytes | None) -> str:
         return ""
 
 
-def state_value(snapshot: Snapshot) -> bytes:
-    """A snapshot as the bytes of the state topic, for files."""
-    return encode(snapshot)
+def read_snapshot(value: bytes) -> Snapshot:
+    """A snapshot from the bytes of the state topic or of a file. Raises SchemaError."""
+    snapshot: Snapshot = decode(STATE.name, value).record
+    return snapshot

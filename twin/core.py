@@ -312,16 +312,19 @@ class Core:
     @classmethod
     def restore(cls, snapshot: Snapshot, settings: CoreSettings) -> Self:
         """The core of a snapshot. Raises SnapshotError if it is corrupt or of another format."""
-        if snapshot.format_version != FORMAT_VERSION:
-            raise SnapshotError(
-                f"snapshot of {snapshot.deployment} has format {snapshot.format_version}, this program reads "
-                f"{FORMAT_VERSION}; update the program, or start without state"
-            )
-        if _digest(snapshot.state) != snapshot.sha256:
-            raise SnapshotError(f"snapshot of {snapshot.deployment} is corrupt: its digest differs; use an older one")
+        _check(snapshot)
         core = cls(snapshot.deployment, settings)
         core._restore(snapshot.state, snapshot.offsets)
         return core
+
+    def adopt(self, earlier: Snapshot) -> None:
+        """Begin warm: take over costs, overheads and interval widths that another run learned, not its time or requests.
+
+        Authority is not taken over; it is earned anew. Raises SnapshotError like `restore`.
+        """
+        _check(earlier)
+        self.state.adopt(earlier.state["state"])
+        self._calibration = Calibration.restore(earlier.state["calibration"])
 
     def _restore(self, data: Mapping[str, Any], offsets: tuple[Offset, ...]) -> None:
         self._intake.restore(data["intake"], offsets)
@@ -335,6 +338,16 @@ class Core:
         self._applied = {(topic, partition): offset for topic, partition, offset in data["applied"]}
         self.ticks = data["ticks"]
         self._next_tick_us = data["next_tick_us"]
+
+
+def _check(snapshot: Snapshot) -> None:
+    if snapshot.format_version != FORMAT_VERSION:
+        raise SnapshotError(
+            f"snapshot of {snapshot.deployment} has format {snapshot.format_version}, this program reads "
+            f"{FORMAT_VERSION}; update the program, or start without state"
+        )
+    if _digest(snapshot.state) != snapshot.sha256:
+        raise SnapshotError(f"snapshot of {snapshot.deployment} is corrupt: its digest differs; use an older one")
 
 
 def _digest(state: Mapping[str, Any]) -> str:

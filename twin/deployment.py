@@ -17,7 +17,7 @@ from schemas.steps import EngineStats, Step
 from twin.baselines import BaselineHistory
 from twin.clock import Unit
 from twin.cost.block import StepBlock
-from twin.cost.model import Learned
+from twin.cost.model import Learned, StepCostModel
 from twin.engine_room import EngineRoom
 from twin.job import EngineSetup
 from twin.live import LiveEngine
@@ -55,6 +55,7 @@ class DeploymentState:
         self.has_arrivals = False
         self.newest_us = 0
         self.refingerprinted = False
+        self._learned_before: dict[str, Any] = {}
 
     def apply(self, unit: Unit) -> list[LearnedSteps]:
         """Fold one unit; returns blocks of steps that were learned on the way."""
@@ -100,7 +101,15 @@ class DeploymentState:
         room = self.rooms.get(engine)
         if room is None:
             room = self.rooms[engine] = EngineRoom(engine)
+            before = self._learned_before.get(engine) or next(iter(self._learned_before.values()), None)
+            if before is not None:
+                room.model = StepCostModel.restore(before)
         return room
+
+    def adopt(self, data: dict[str, Any]) -> None:
+        """Take over costs and overheads from another run's state; an engine of a new name begins with the first's."""
+        self._learned_before = {item["name"]: item["model"] for item in data["rooms"]}
+        self.overheads = FrontendModel.restore(data["overheads"])
 
     def _live_for(self, engine: str) -> LiveEngine:
         """Where an arrival goes: to its engine if it says so, else to the one with the fewest requests."""
@@ -162,6 +171,7 @@ class DeploymentState:
             "changes": [msgspec.to_builtins(change) for change in self.changes],
             "flags": [self.has_stats, self.has_arrivals, self.refingerprinted],
             "newest_us": self.newest_us,
+            "learned_before": self._learned_before,
         }
 
     def restore(self, data: dict[str, Any]) -> None:
@@ -176,3 +186,4 @@ class DeploymentState:
         self.changes = msgspec.convert(data["changes"], list[Change])
         self.has_stats, self.has_arrivals, self.refingerprinted = data["flags"]
         self.newest_us = data["newest_us"]
+        self._learned_before = data["learned_before"]

@@ -288,3 +288,12 @@ def test_a_corrupt_or_foreign_snapshot_is_refused(undisturbed: tuple[Core, list[
     newer = msgspec.structs.replace(undisturbed[0].snapshot(), format_version=99)
     with pytest.raises(SnapshotError, match="format 99"):
         Core.restore(newer, SETTINGS)
+
+
+def test_a_warm_core_begins_with_what_was_learned_and_with_no_request(undisturbed: tuple[Core, list[Emit]]) -> None:
+    warm = Core("other", SETTINGS)
+    warm.adopt(undisturbed[0].snapshot())
+    room = warm.state.room("0")
+    assert room.model.snapshot() == undisturbed[0].state.rooms["0"].model.snapshot()
+    assert len(room.live) == len(warm.state.observed) == warm.ticks == 0
+    assert warm.authority.level == "advisory"
