@@ -4,7 +4,7 @@ Names are tables, so a renamed metric is one more entry. A series summed over la
 reasons) counts once; ranks of one engine that repeat a gauge are not summed: the largest is taken.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -58,7 +58,7 @@ def engine_stats(samples: Iterable[Sample], deployment: str, engine: str, at_us:
         next(iter(by_rank.values())).update(shared)
     single = len(by_rank) <= 1
     return tuple(
-        _record(values, deployment, engine if single else f"{engine}.{rank}", at_us)
+        stats_record(values, deployment, engine if single else f"{engine}.{rank}", at_us)
         for rank, values in sorted(by_rank.items())
         if values
     )
@@ -73,7 +73,8 @@ def _fold(values: dict[str, float], sample: Sample) -> None:
         values[counter] = values.get(counter, 0.0) + sample.value
 
 
-def _record(values: dict[str, float], deployment: str, engine: str, at_us: int) -> EngineStats:
+def stats_record(values: Mapping[str, float], deployment: str, engine: str, at_us: int) -> EngineStats:
+    """Values by field name as a record; what no engine can have is left out, never clipped."""
     fields: dict[str, object] = {"record": "stats", "deployment": deployment, "engine": engine, "at_us": at_us}
     for name, value in values.items():
         if name == "kv_used_ratio":

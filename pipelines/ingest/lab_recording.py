@@ -18,14 +18,10 @@ from pipelines.errors import ConfigError
 from pipelines.ingest.engine_metrics import engine_stats
 from pipelines.ingest.lines import read_lines
 from pipelines.ingest.prometheus import parse_scrape
-from pipelines.ingest.recording import Event, Level, event_of
+from pipelines.ingest.recording import Event, Level, batched_steps, event_of
 from schemas.engines import EngineConfig, Fingerprint
 from schemas.requests import RequestAborted, RequestArrived, RequestFinished, RequestRecord, RequestRejected
 from schemas.steps import RowKind, Step, StepBatch, StepRow
-
-BATCH_STEPS = 64
-BATCH_US = 250_000
-"""A batch of steps is sent after this many steps or this much event time, whichever comes first."""
 
 _ROW_KINDS: dict[str, RowKind] = {"P": "first", "p": "chunk", "d": "decode", "R": "resumed"}
 _HTTP_OK = 200
@@ -281,20 +277,15 @@ def _hash(text: str) -> int:
 def _step_batches(
     file: Path, deployment: str, names: dict[int, str], engines: list[EngineConfig], clock: _Clock
 ) -> Iterator[StepBatch]:
-    pending: dict[int, list[Step]] = {}
+    by_engine: dict[int, list[Step]] = {}
     for number, data in read_lines(file):
         where = f"{file} line {number}"
         line = _decode(data, _Step, where)
         if not 0 <= line.inst < len(engines):
             raise ConfigError(f"{where}: inst {line.inst} but meta.json lists {len(engines)} engines")
-        step = _step(line, names, engines[line.inst], clock, where)
-        steps = pending.setdefault(line.inst, [])
-        if steps and (len(steps) >= BATCH_STEPS or step.at_us - steps[0].start_us > BATCH_US):
-            yield StepBatch(deployment=deployment, engine=str(line.inst), steps=tuple(steps))
-            steps.clear()
-        steps.append(step)
-    for inst, steps in sorted(pending.items()):
-        yield StepBatch(deployment=deployment, engine=str(inst), steps=tuple(steps))
+        by_engine.setdefault(line.inst, []).append(_step(line, names, engines[line.inst], clock, where))
+    for inst, steps in sorted(by_engine.items()):
+        yield from batched_steps(deployment, str(inst), steps)
 
 
 def _step(line: _Step, names: dict[int, str], engine: EngineConfig, clock: _Clock, where: str) -> Step:

@@ -19,24 +19,26 @@ from msgspec.structs import replace
 
 from pipelines.errors import ConfigError
 from pipelines.ingest.lines import read_all, read_lines
+from schemas.codec import encode
 from schemas.engines import EngineConfig
 from schemas.requests import RequestAborted, RequestArrived, RequestFinished, RequestRecord, RequestRejected
-from schemas.steps import EngineStats, StepBatch, StepRecord
-
-REQUESTS: Final = "twincast.requests.v1"
-STEPS: Final = "twincast.steps.v1"
-ENGINES: Final = "twincast.engines.v1"
+from schemas.steps import EngineStats, Step, StepBatch, StepRecord
+from schemas.topics import ENGINES, REQUESTS, STEPS
 
 Level = Literal["S0", "S1", "S2", "S3"]
 InputRecord = RequestRecord | StepRecord | EngineConfig
 
+BATCH_STEPS: Final = 64
+BATCH_US: Final = 250_000
+"""A batch of steps is sent after this many steps or this much event time, whichever comes first."""
+
 LAYOUT: Final = "twincast-recording"
 LAYOUT_VERSION: Final = 1
-_FILES = {ENGINES: "engines.jsonl.gz", REQUESTS: "requests.jsonl.gz", STEPS: "steps.jsonl.gz"}
+_FILES = {ENGINES.name: "engines.jsonl.gz", REQUESTS.name: "requests.jsonl.gz", STEPS.name: "steps.jsonl.gz"}
 _DECODERS: dict[str, msgspec.json.Decoder[InputRecord]] = {
-    ENGINES: msgspec.json.Decoder(EngineConfig),
-    REQUESTS: msgspec.json.Decoder(RequestRecord),
-    STEPS: msgspec.json.Decoder(StepRecord),
+    ENGINES.name: msgspec.json.Decoder(EngineConfig),
+    REQUESTS.name: msgspec.json.Decoder(RequestRecord),
+    STEPS.name: msgspec.json.Decoder(StepRecord),
 }
 _EVENT_ORDER = (EngineConfig, RequestArrived, RequestRejected, RequestAborted, RequestFinished, StepBatch, EngineStats)
 
@@ -60,17 +62,22 @@ class RecordingMeta(msgspec.Struct, frozen=True, kw_only=True):
     deployments: tuple[str, ...] = ()
     counts: dict[str, int] = {}
     notes: tuple[str, ...] = ()
+    tick_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording at one input level; iterate to get its events in order. `t0_us` is its start, microseconds."""
+    """A recording at one input level; iterate to get its events in order. `t0_us` is its start, microseconds.
+
+    `tick_us` is set where the source's clock ticks coarsely: gaps between arrivals within a tick mean nothing.
+    """
 
     name: str
     level: Level
     t0_us: int
     events: tuple[Event, ...]
     source: str = ""
+    tick_us: int | None = None
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)
@@ -119,7 +126,7 @@ def read_recording(folder: Path | str, level: Level = "S3") -> Recording:
 
     S0: engine configurations and ends of requests as a client sees them. S1: plus engine stamps and counts from
     metrics. S2: plus arrivals and steps without rows. S3: everything; counts from metrics are left out from S2 on
-    where steps of the engine tell the same better.
+    where steps of the engine count what is running.
 
     Raises ConfigError naming file, line and field if anything is missing, truncated or malformed.
     """
@@ -139,16 +146,21 @@ def read_recording(folder: Path | str, level: Level = "S3") -> Recording:
     if "layout" in head:
         meta = _own_meta(meta_path, raw)
         events: Iterable[Event] = _read_own(path)
-        name, source = meta.name, meta.source
+        name, source, tick_us = meta.name, meta.source, meta.tick_us
     else:
         events = read_lab_events(path, raw, level)
-        name, source = str(head.get("name") or path.name), "vllm-lab"
+        name, source, tick_us = str(head.get("name") or path.name), "vllm-lab", None
     ordered = at_level(in_order(events), level)
-    return Recording(name, level, min((event.at_us for event in ordered), default=0), ordered, source)
+    return Recording(name, level, min((event.at_us for event in ordered), default=0), ordered, source, tick_us)
 
 
 def write_recording(
-    folder: Path | str, events: Iterable[Event], name: str, source: str, notes: Iterable[str] = ()
+    folder: Path | str,
+    events: Iterable[Event],
+    name: str,
+    source: str,
+    notes: Iterable[str] = (),
+    tick_us: int | None = None,
 ) -> Path:
     """Writes the own layout; the same events give the same bytes. Returns the folder.
 
@@ -164,6 +176,7 @@ def write_recording(
         deployments=recording.deployments,
         counts=recording.counts,
         notes=tuple(notes),
+        tick_us=tick_us,
     )
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -172,7 +185,7 @@ def write_recording(
         for topic, file_name in _FILES.items():
             records = [event.record for event in recording if event.topic == topic]
             if records:
-                (path / file_name).write_bytes(_gzip(msgspec.json.Encoder().encode_lines(records)))
+                (path / file_name).write_bytes(_gzip(b"".join(encode(record) + b"\n" for record in records)))
         (path / "meta.json").write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1) + b"\n")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written ({error.strerror or error}); name another folder") from error
@@ -182,11 +195,23 @@ def write_recording(
 def event_of(record: InputRecord) -> Event:
     """The record as a message: its topic, key and event time. A batch of steps is sent when its last step ends."""
     if isinstance(record, EngineConfig):
-        return Event(ENGINES, f"{record.deployment}/{record.engine}", record, record.at_us)
+        return Event(ENGINES.name, f"{record.deployment}/{record.engine}", record, record.at_us)
     if isinstance(record, StepBatch):
-        return Event(STEPS, record.deployment, record, record.steps[-1].at_us if record.steps else 0)
+        return Event(STEPS.name, record.deployment, record, record.steps[-1].at_us if record.steps else 0)
     topic = STEPS if isinstance(record, EngineStats) else REQUESTS
-    return Event(topic, record.deployment, record, record.at_us)
+    return Event(topic.name, record.deployment, record, record.at_us)
+
+
+def batched_steps(deployment: str, engine: str, steps: Iterable[Step], epoch: int = 0) -> Iterator[StepBatch]:
+    """Steps of one engine, in order, as messages of at most `BATCH_STEPS` steps and `BATCH_US` of event time."""
+    pending: list[Step] = []
+    for step in steps:
+        if pending and (len(pending) >= BATCH_STEPS or step.at_us - pending[0].start_us > BATCH_US):
+            yield StepBatch(deployment=deployment, engine=engine, epoch=epoch, steps=tuple(pending))
+            pending.clear()
+        pending.append(step)
+    if pending:
+        yield StepBatch(deployment=deployment, engine=engine, epoch=epoch, steps=tuple(pending))
 
 
 def in_order(events: Iterable[Event]) -> tuple[Event, ...]:
@@ -198,7 +223,11 @@ def in_order(events: Iterable[Event]) -> tuple[Event, ...]:
 def at_level(events: Iterable[Event], level: Level) -> tuple[Event, ...]:
     """What input level `level` sees of `events`; see `read_recording`."""
     kept = tuple(events)
-    stepping = {(event.record.deployment, event.record.engine) for event in kept if isinstance(event.record, StepBatch)}
+    stepping = {
+        (event.record.deployment, event.record.engine)
+        for event in kept
+        if isinstance(event.record, StepBatch) and any(step.running is not None for step in event.record.steps)
+    }
     reduced = (_reduce(event, level, stepping) for event in kept)
     return tuple(event for event in reduced if event is not None)
 
@@ -249,7 +278,7 @@ def _own_meta(path: Path, raw: bytes) -> RecordingMeta:
             f"{path} has {found}; this program reads {LAYOUT!r} up to version {LAYOUT_VERSION}, update it"
         )
     for topic, count_of in ((REQUESTS, ("arrived", "finished", "rejected", "aborted")), (STEPS, ("steps", "stats"))):
-        file = path.parent / _FILES[topic]
+        file = path.parent / _FILES[topic.name]
         if any(meta.counts.get(tag) for tag in count_of) and not file.exists():
             raise ConfigError(f"{file} is missing although {path.name} counts its records; copy the recording again")
     return meta

@@ -1,0 +1,1 @@
+"""One small file per input format; `registry` lists them."""
