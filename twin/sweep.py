@@ -54,11 +54,10 @@ def sweep(job: SimulationJob, rates_per_s: Sequence[float] | None = None, *, spa
     """
     if not job.traffic.sources.requests:
         raise ValueError("a sweep needs past arrivals to resample; job.traffic.sources is empty")
+    if rates_per_s is not None and not all(0.0 < rate < np.inf for rate in rates_per_s):
+        raise ValueError(f"sweep rates must be finite numbers > 0 per second, got {list(rates_per_s)}")
     ceiling = _ceiling(job, span_s)
-    found_per_s = float(np.mean(ceiling))
-    rates = sorted(rates_per_s or [ratio * found_per_s for ratio in LOAD_RATIOS])
-    if rates[0] <= 0.0:
-        raise ValueError(f"sweep rates must be > 0 per second, got {rates[0]}")
+    rates = sorted(rates_per_s or [ratio * float(np.mean(ceiling)) for ratio in LOAD_RATIOS])
     scenarios = [run(_at_rate(job, rate, span_s)).scenario() for rate in rates]
     points = [scenario.horizons[-1] for scenario in scenarios]
     throughput = np.stack([_completed_per_s(scenario) for scenario in scenarios])

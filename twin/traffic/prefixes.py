@@ -1,4 +1,4 @@
-"""Which prompts shared which prefix blocks: hashes per arrival, and who came first with each. Knows no lengths, no time.
+"""Which prompts shared which prefix blocks: hashes per arrival, and who came first with each. Knows no lengths or time.
 
 Laws: at most `MAX_KNOWN` hashes are remembered as seen and `MAX_HELD` are held by arrivals, oldest forgotten first;
 an arrival whose hashes were forgotten counts as a prompt of its own.
