@@ -80,7 +80,10 @@ def backtest(
     simulate: Callable[[SimulationJob], SimulationResult] = run,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Backtest:
-    """Run a recording of one deployment. `warm` is the state of an earlier run whose learned costs to begin with; `progress` is told a share of 1."""
+    """Run a recording of one deployment. `progress` is told a share of 1.
+
+    `warm` is the state of an earlier run, whose learned costs to begin with.
+    """
     runtime = Runtime(lambda _: settings, PARTITIONS, warm)
     result = Backtest(recording, Core(recording.deployment, settings), {})
 

@@ -318,7 +318,7 @@ class Core:
         return core
 
     def adopt(self, earlier: Snapshot) -> None:
-        """Begin warm: take over costs, overheads and interval widths that another run learned, not its time or requests.
+        """Begin warm: take over costs, overheads and interval widths of another run, not its time or requests.
 
         Authority is not taken over; it is earned anew. Raises SnapshotError like `restore`.
         """
