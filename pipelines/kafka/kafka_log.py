@@ -56,7 +56,8 @@ class KafkaLog:
         replication: int = -1,
     ) -> None:
         self._access = access
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
+        """Bound of every question, and of the last flush of a producer that is closed."""
         self._connect_timeout_s = connect_timeout_s
         self._codec: Codec = codec
         self._replication = replication
@@ -192,7 +193,7 @@ class KafkaLog:
 
         Errors in `let_pass` are raised as they are.
         """
-        deadline_s = time.monotonic() + self._timeout_s
+        deadline_s = time.monotonic() + self.timeout_s
         while True:
             try:
                 async with asyncio.timeout(max(0.01, deadline_s - time.monotonic())):
@@ -207,7 +208,7 @@ class KafkaLog:
                     ) from error
                 if time.monotonic() + BACKOFF_S > deadline_s:
                     raise LogUnavailableError(
-                        f"{self.name} did not answer within {self._timeout_s:g} s ({_reason(error)}); see if it runs"
+                        f"{self.name} did not answer within {self.timeout_s:g} s ({_reason(error)}); see if it runs"
                     ) from error
             await asyncio.sleep(BACKOFF_S)
 
@@ -249,7 +250,7 @@ class KafkaLog:
         return topic
 
     def _request_timeout_ms(self) -> int:
-        return int(1000 * self._timeout_s)
+        return int(1000 * self.timeout_s)
 
 
 def _reason(error: BaseException) -> str:

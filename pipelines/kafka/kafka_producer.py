@@ -44,7 +44,6 @@ BUFFER_BYTES = 32 << 20
 BATCH_BYTES = 131_072
 LINGER_MS = 5
 REVIVE_BACKOFF_S = 0.5
-CLOSE_TIMEOUT_S = 20.0
 ABANDON_TIMEOUT_S = 3.0
 REFUSALS = (
     MessageSizeTooLargeError,
@@ -151,7 +150,7 @@ class KafkaProducer:
         if self._client is None:
             return
         try:
-            await self.flush(CLOSE_TIMEOUT_S)
+            await self.flush(self._log.timeout_s)
         finally:
             if self._reviving is not None:
                 self._reviving.cancel()
