@@ -42,7 +42,6 @@ class AttributionSettings:
     patchy: float = 0.09
     overlap: float = 0.1
     off_core: float = 0.15
-    role_spread: float = 0.12
     saturated: float = 0.8
 
 
@@ -51,8 +50,9 @@ class StepEvidence:
     """Steps of one window against the costs the forecast had; log ratios are log(observed / predicted).
 
     `cost_log`: all steps. `role_log`: per role with at least 20 steps. `patchy_log`: how much the level of one-second
-    blocks varies beyond usual noise. `overlap_log`: steps beside a busy neighbour against steps alone, None if unknown.
-    `off_core_ratio`: share of step time not on the core, beyond the usual; None if unknown.
+    blocks varies beyond usual noise and beyond what the levels of the roles explain. `overlap_log`: steps beside a busy
+    neighbour against steps alone, None if unknown. `off_core_ratio`: share of step time not on the core, beyond the
+    usual; None if unknown.
     """
 
     cost_log: float
@@ -60,12 +60,6 @@ class StepEvidence:
     patchy_log: float
     overlap_log: float | None = None
     off_core_ratio: float | None = None
-
-    @property
-    def role_spread_log(self) -> float:
-        """How far roles disagree; a slow machine slows all alike."""
-        found = list(self.role_log.values())
-        return max(found) - min(found) if found else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +123,15 @@ def step_evidence(
         for i, role in enumerate(ROLES)
         if np.count_nonzero(roles == i) >= 20
     }
+    whole = _log_ratio(observed_s, predicted_s)
+    levels = np.exp([by_role.get(role, whole) for role in ROLES])
     off_core = None
     if off_core_s is not None:
         off_core = float(off_core_s.sum() / observed_s.sum()) - usual_off_core_ratio
     return StepEvidence(
-        cost_log=_log_ratio(observed_s, predicted_s),
+        cost_log=whole,
         role_log=by_role,
-        patchy_log=_patchiness(end_s, observed_s, predicted_s, usual_block_sigma),
+        patchy_log=_patchiness(end_s, observed_s, predicted_s * levels[roles], usual_block_sigma),
         overlap_log=None if overlap_ratio is None else _overlap_effect(overlap_ratio, observed_s, predicted_s),
         off_core_ratio=off_core,
     )
@@ -211,7 +207,7 @@ def _contended(steps: StepEvidence, bars: AttributionSettings) -> bool:
         return True
     if steps.overlap_log is not None and steps.overlap_log > bars.overlap:
         return True
-    return steps.patchy_log > bars.patchy and steps.role_spread_log <= bars.role_spread + steps.patchy_log
+    return steps.patchy_log > bars.patchy
 
 
 def _patchiness(end_s: FloatArray, observed_s: FloatArray, predicted_s: FloatArray, usual_sigma: float) -> float:
