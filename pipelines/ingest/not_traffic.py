@@ -74,7 +74,7 @@ KINDS: tuple[NotTraffic, ...] = (
         has_header=True,
     ),
     NotTraffic(
-        "summary", "completed", "totals of a run, no requests", _keys("total_output_tokens", "request_throughput")
+        "summary", "completed", "totals of a run, no requests", _keys("total_output_tokens", "total_input_tokens")
     ),
     NotTraffic("summary", "real_completed", "totals of runs, one per row", _columns("real_completed"), has_header=True),
     NotTraffic(
@@ -84,6 +84,12 @@ KINDS: tuple[NotTraffic, ...] = (
         "metric_series", "value", "a host metric over time, no requests", _columns("value", "runtime"), has_header=True
     ),
     NotTraffic("device_log", "GPU_utilization", "device readings, no engine counts", _gpu_log),
+    NotTraffic(
+        "labels",
+        "",
+        "windows of known anomalies, no requests",
+        lambda head: isinstance(head.json, dict) and all(str(key).endswith(".csv") for key in head.json),
+    ),
     NotTraffic("client_log", "", "a benchmark's own log; its results are totals", _client_log),
     NotTraffic(
         "settings",
@@ -100,8 +106,9 @@ UNKNOWN = NotTraffic(
 def refuse_file(path: Path, head: Head) -> Iterator[Outcome]:
     """Every row of a file that is not read, refused with what the file is."""
     kind = next((kind for kind in KINDS if kind.matches(head)), UNKNOWN)
+    shown = kind.field or "".join(letter for letter in head.first[:40] if letter.isprintable())
     if path.suffix == ".npy":
-        yield Refused(1, kind.field, kind.reason, kind.detail)
+        yield Refused(1, path.stem, kind.reason, kind.detail)
         return
     rows = 0
     try:
@@ -109,9 +116,9 @@ def refuse_file(path: Path, head: Head) -> Iterator[Outcome]:
             if kind.has_header and rows == 0 and number == 1:
                 continue
             rows += 1
-            yield Refused(number, kind.field, kind.reason, kind.detail)
+            yield Refused(number, shown, kind.reason, kind.detail)
     except ConfigError as error:
         rows += 1
-        yield Refused(rows, "", "unreadable", str(error))
+        yield Refused(rows, shown, "unreadable", str(error))
     if rows == 0:
-        yield Refused(1, kind.field, "empty" if kind is UNKNOWN else kind.reason, "the file holds no rows")
+        yield Refused(1, shown, "empty" if kind is UNKNOWN else kind.reason, "the file holds no rows")

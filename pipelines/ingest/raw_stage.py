@@ -1,0 +1,78 @@
+"""The ingest stage: raw OTLP messages of any key in, records keyed by deployment out. Talks to no log.
+
+One object per process. Spans are held while their trace may still be joined, so a driver commits an offset of
+`otlp_spans` only while `held_spans` is 0 or accepts that held spans are told as orphans after a kill; records of stock
+vLLM need no join and are never held.
+
+Laws: no bytes whatever make `handle` raise; every unit of a message is used, held, ignored or refused with its index.
+"""
+
+from dataclasses import dataclass
+
+from pipelines.ingest.join import SpanJoiner
+from pipelines.ingest.otlp import Span, flatten
+from pipelines.ingest.otlp_metrics import engine_stats_of
+from pipelines.ingest.recording import Event, event_of
+from pipelines.ingest.span_mapping import SpanMapping
+from pipelines.ingest.spans import WANTED
+from schemas.codec import SchemaError
+from schemas.topics import OTLP_METRICS, OTLP_SPANS
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What a message became: events to write, and refusals by index; index None refuses the message whole."""
+
+    events: tuple[Event, ...] = ()
+    refused: tuple[tuple[int | None, SchemaError], ...] = ()
+    units: int = 1
+
+
+class RawStage:
+    """Turns messages of the raw topics into events. `mapping` says which deployment and engine a span belongs to."""
+
+    def __init__(self, mapping: SpanMapping | None = None) -> None:
+        self._mapping = mapping or SpanMapping()
+        self._wanted = WANTED | self._mapping.keys
+        self._joiner = SpanJoiner(self._mapping)
+
+    @property
+    def held_spans(self) -> int:
+        """Spans that wait for the rest of their trace."""
+        return self._joiner.held_spans
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What became of spans so far: used, orphan, ignored, refused."""
+        return dict(self._joiner.counts)
+
+    def handle(self, topic: str, value: bytes | None) -> Ingested:
+        """Take one message of `otlp_spans` or `otlp_metrics`. A null value is nothing to read."""
+        if value is None:
+            return Ingested()
+        try:
+            if topic == OTLP_METRICS.name:
+                return Ingested(tuple(map(event_of, engine_stats_of(value, self._mapping))))
+            if topic == OTLP_SPANS.name:
+                return self._spans(value)
+        except SchemaError as error:
+            return Ingested(refused=((None, error),))
+        return Ingested(refused=((None, SchemaError("unknown_topic", f"{topic} is no raw input", topic)),))
+
+    def flush(self) -> Ingested:
+        """The stream is over: what is held becomes records or orphans."""
+        joined = self._joiner.flush()
+        refused = tuple((None, error) for _, error in joined.refused)
+        return Ingested(tuple(map(event_of, joined.records)), refused, 0)
+
+    def _spans(self, value: bytes) -> Ingested:
+        found = flatten(value, self._wanted)
+        joined = self._joiner.add(found.spans)
+        refused: list[tuple[int | None, SchemaError]] = list(found.refused)
+        refused += [(_index_of(span, found.spans), error) for span, error in joined.refused]
+        return Ingested(tuple(map(event_of, joined.records)), tuple(refused), found.units)
+
+
+def _index_of(span: Span, spans: tuple[Span, ...]) -> int | None:
+    """The span's place in this message; None if it came with an earlier one."""
+    return next((place for place, one in enumerate(spans) if one is span), None)
