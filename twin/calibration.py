@@ -134,7 +134,7 @@ class FrozenCalibration:
         logs = np.log(np.clip(known, LEAST_S, longest_s))
         centre = float(np.median(logs))
         low, high = (float(value) for value in np.quantile(logs, (0.05, 0.95)))
-        scale = _scale(logs, BASE_SIGMA)
+        scale = forecast_scale(logs)
         below, above = self._factors((metric, quantile, horizon_s))
         multiples = side_multiples(metric, quantile, horizon_s)
         bias = self.bias.get((metric, quantile, horizon_s), 0.0)
@@ -153,6 +153,13 @@ class FrozenCalibration:
             shared = self.shared[nearest]
         own = self.sides.get(key, (0.0, 0.0))
         return shared[0] + own[0], shared[1] + own[1]
+
+
+def forecast_scale(logs: FloatArray) -> float:
+    """Standard deviation of a forecast on the log scale, from log replications float64[R]: their spread, the error of
+    their median, and the base for what they do not know."""
+    spread = float(np.std(logs, ddof=1)) if logs.size > 1 else 0.0
+    return math.hypot(spread * math.sqrt(1.0 + math.pi / 2 / logs.size), BASE_SIGMA)
 
 
 class Calibration:
@@ -254,12 +261,6 @@ def _missed(cell: ScoreCell) -> tuple[float, float]:
         return 0.0, 0.0
     above = cell.observed_s is None or cell.observed_s > cell.high_s
     return (0.0, 1.0) if above else (1.0, 0.0)
-
-
-def _scale(logs: FloatArray, base: float) -> float:
-    """Standard deviation of a forecast on the log scale: replications, the error of their median, and the base."""
-    spread = float(np.std(logs, ddof=1)) if logs.size > 1 else 0.0
-    return math.hypot(spread * math.sqrt(1.0 + math.pi / 2 / logs.size), base)
 
 
 def _bounded_exp(log_s: float) -> float:

@@ -8,7 +8,7 @@ import math
 from schemas.slos import Metric
 
 BASE_SIGMA = 0.15
-_KNOTS_S = (30.0, 60.0, 120.0)
+KNOTS_S = (30.0, 60.0, 120.0)
 _MULTIPLES: dict[Metric, tuple[tuple[float, float], ...]] = {
     "ttft_s": ((1.9, 2.4), (2.1, 3.0), (2.3, 4.0)),
     "tpot_s": ((1.5, 2.1), (1.5, 2.5), (1.5, 4.0)),
@@ -19,9 +19,9 @@ _MULTIPLES: dict[Metric, tuple[tuple[float, float], ...]] = {
 def side_multiples(metric: Metric, quantile: float, horizon_s: float) -> tuple[float, float]:
     """Low and high side of the default 90 % interval, in scales."""
     rows = _MULTIPLES[metric]
-    at = min(max(math.log(horizon_s), math.log(_KNOTS_S[0])), math.log(_KNOTS_S[-1]))
-    for k in range(len(_KNOTS_S) - 1):
-        a, b = math.log(_KNOTS_S[k]), math.log(_KNOTS_S[k + 1])
+    at = min(max(math.log(horizon_s), math.log(KNOTS_S[0])), math.log(KNOTS_S[-1]))
+    for k in range(len(KNOTS_S) - 1):
+        a, b = math.log(KNOTS_S[k]), math.log(KNOTS_S[k + 1])
         if at <= b:
             w = (at - a) / (b - a)
             return (
