@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as KafkaPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
 
 from pipelines.errors import ConfigError
@@ -173,6 +174,14 @@ class KafkaLog:
                 raise OffsetOutOfRangeError(where, offset, begin, ends[where])
         cuts = {there: RecordsToDelete(before_offset=offsets[where]) for where, there in wanted.items()}
         await self.ask(lambda: self._admin.delete_records(cuts))
+
+    async def topic_settings(self, topic: str) -> dict[str, str]:
+        """What a topic was created with: cleanup.policy, retention.ms, max.message.bytes."""
+        names = dict.fromkeys(("cleanup.policy", "retention.ms", "max.message.bytes"), "")
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs=names)
+        answers = await self.ask(lambda: self._admin.describe_configs([resource]))
+        entries = [entry for answer in answers for found in answer.resources for entry in found[4]]
+        return {entry[0]: entry[1] for entry in entries}
 
     def producer(self, *, max_record_bytes: int = MAX_RECORD_BYTES) -> KafkaProducer:
         """See `Log`."""

@@ -49,10 +49,9 @@ class Frame(NamedTuple):
 
 @dataclass(slots=True)
 class Rest:
-    """What `scan` leaves: the byte after the last whole frame, and whether bytes behind it are a torn write."""
+    """Where `scan` stopped: the byte after the last whole frame; a torn write may follow."""
 
     end: int = 0
-    torn: bool = False
 
 
 def frame(offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: tuple[Header, ...]) -> bytes:
@@ -77,16 +76,16 @@ def _seal(payload: bytes) -> bytes:
 
 
 def scan(data: bytes, rest: Rest, *, path: str = "", place: int = 0) -> Iterator[Frame]:
-    """The whole frames of `data`, the bytes of `path` from `place` on; what follows them is told in `rest`.
+    """The whole frames of `data`, the bytes of `path` from `place` on; `rest` tells where they end.
 
-    Raises LogDamagedError when bytes are wrong that a torn last write cannot explain: a torn write
-    leaves a whole prefix, or zeros where the machine lost power.
+    Raises LogDamagedError when bytes are wrong that a torn last write cannot explain: such a write leaves a part of
+    a frame, followed by nothing, or by zeros where the machine lost power.
     """
     view, at, size = memoryview(data), 0, len(data)
     while at + _PREFIX.size <= size:
         length, turned, crc = _PREFIX.unpack_from(view, at)
         if length ^ turned != _TURN or length < _STAMP.size:
-            if not any(view[at:]):
+            if only_zeros(view[at + _PREFIX.size :]):
                 break
             raise damaged(path, place + at)
         end = at + _PREFIX.size + length
@@ -94,13 +93,17 @@ def scan(data: bytes, rest: Rest, *, path: str = "", place: int = 0) -> Iterator
             break
         payload = view[at + _PREFIX.size : end]
         if zlib.crc32(payload) != crc:
-            if end == size:
+            if only_zeros(view[end:]):
                 break
             raise damaged(path, place + at)
         offset, timestamp_ms = _STAMP.unpack_from(payload)
         yield Frame(end, offset, timestamp_ms, payload[_STAMP.size :])
         rest.end = at = end
-    rest.torn = at < size
+
+
+def only_zeros(data: memoryview) -> bool:
+    """Whether no byte is set, as behind the last write before a loss of power."""
+    return not bytes(data).strip(b"\0")
 
 
 def damaged(path: str, at: int) -> LogDamagedError:

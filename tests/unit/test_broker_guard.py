@@ -19,11 +19,16 @@ time.sleep(60)
 """
 
 
-def alive(pid: int) -> bool:
+def state(pid: int) -> str:
+    """The letter that ps shows, T for paused, empty for a process that is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def alive(pid: int) -> bool:
+    return state(pid) not in ("", "Z")
 
 
 def gone_within(pid: int, limit_s: float) -> bool:
@@ -57,8 +62,11 @@ def test_a_closed_pipe_ends_a_paused_command_and_its_directory(tmp_path):
     scratch.mkdir()
     with guarded(str(scratch)) as (guard, pid):
         guard.stdin.write(b"SIGSTOP\n")
+        guard.stdin.flush()
+        while state(pid) != "T":
+            time.sleep(0.01)
         guard.stdin.close()
-        assert guard.wait(5) != 0
+        assert guard.wait(3) != 0
         assert not alive(pid)
         assert not scratch.exists()
 
