@@ -3,6 +3,7 @@
 import math
 import pickle
 from dataclasses import replace
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -15,8 +16,9 @@ from twin.cost.noise import RoleNoise, StepNoise
 from twin.engine.types import CarriedRequest, EngineState
 from twin.job import EngineSetup, FrontendOverheads, SimulationResult
 from twin.metrics import METRICS
-from twin.replicate import most_tokens, noise_of, state_of
+from twin.replicate import frontend_of, most_tokens, noise_of, state_of
 from twin.simulate import run
+from twin.traffic.draw import draw
 from twin.traffic.forecast import RateForecast
 from twin.traffic.scenarios import BASELINE, BURST, CACHE_FLUSH, LONG_TAIL, Scenario
 
@@ -75,9 +77,11 @@ def test_coarse_is_a_prefix_of_fine() -> None:
 
 
 def test_a_longer_horizon_changes_no_shorter_one() -> None:
-    """Arrivals are continued, not drawn anew; with the same simulated end the short horizon is the same."""
-    short = run(job(horizons_s=(10.0,), arrivals_beyond_s=20.0, closes_after_s=60.0)).scenario()
-    both = run(job(horizons_s=(10.0, 20.0), arrivals_beyond_s=10.0, closes_after_s=60.0)).scenario()
+    """Arrivals are continued, not drawn anew, and the shorter window closes at its own time."""
+    busy = plan(30.0)
+    short = run(job(traffic=busy, horizons_s=(10.0,), arrivals_beyond_s=20.0, closes_after_s=2.0)).scenario()
+    both = run(job(traffic=busy, horizons_s=(10.0, 20.0), arrivals_beyond_s=10.0, closes_after_s=2.0)).scenario()
+    assert (short.horizon(10.0).success_ratio < 1.0).all()
     assert np.array_equal(short.horizon(10.0).latency_s, both.horizon(10.0).latency_s)
     assert np.array_equal(short.horizon(10.0).arrivals, both.horizon(10.0).arrivals)
 
@@ -111,6 +115,13 @@ def test_overheads_are_added_outside_the_engine() -> None:
 
 def test_random_overheads_keep_the_order_of_the_frontend() -> None:
     spread = FrontendOverheads(to_engine_s=(0.0, 0.01, 1.0))
+    arrivals = draw(plan(), job().streams, replications=3, span_s=20.0, scenario=BASELINE)
+    into_ps = frontend_of(arrivals, spread, job().streams).engine_arrival_ps
+    delays_s = into_ps / 1e12 - arrivals.arrived_s
+    assert delays_s.min() >= -1e-9
+    assert delays_s.max() == pytest.approx(1.0)
+    for low, high in pairwise(arrivals.offsets.tolist()):
+        assert (np.diff(into_ps[low:high]) >= 0).all()
     found = run(job(overheads=spread)).scenario().horizons[0]
     assert (found.latency("ttft_s", 0.5) > run(job()).scenario().horizons[0].latency("ttft_s", 0.5)).all()
 
@@ -202,7 +213,8 @@ def test_a_flushed_cache_costs_prefill_again() -> None:
         hash_values=np.tile(np.array(hashes), n),
         hash_first=np.full(n * 25, -1),
     )
-    cached = EngineState(cached_hashes=hashes, hash_block_tokens=16)
+    waiting = (CarriedRequest(20, 1, -(10**12)),)
+    cached = EngineState(waiting=waiting, cached_hashes=hashes, hash_block_tokens=16)
     engine = EngineSetup("e0", config(enable_prefix_caching=True), COST, state=cached)
     asked = job(
         engines=(engine,),

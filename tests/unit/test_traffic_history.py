@@ -66,6 +66,13 @@ def test_a_snapshot_through_json_changes_no_plan() -> None:
     assert orjson.dumps(history.snapshot()) == orjson.dumps(restored.snapshot())
 
 
+def test_a_source_without_arrivals_is_remembered_as_such() -> None:
+    times = poisson(8.0, 300.0, 2)
+    history = history_of(times, 200.0, serve_s=12.0, ends_only=True)
+    restored = TrafficHistory.restore(orjson.loads(orjson.dumps(history.snapshot())))
+    assert same(history.plan(us(200.0)), restored.plan(us(200.0)))
+
+
 def test_another_version_is_refused() -> None:
     with pytest.raises(ValueError, match="version 0"):
         TrafficHistory.restore({**TrafficHistory().snapshot(), "version": 0})
@@ -78,6 +85,9 @@ def test_what_happens_later_changes_no_plan() -> None:
     for number in range(times.size, times.size + 40):
         late.arrived(arrived(number, 100.0 + number / 100.0, isl=9_999))
         late.finished(finished(number - 60, 90.0, 101.0 + number / 100.0, osl=9_999))
+    for number in np.flatnonzero((times > 99.0) & (times < 100.0)).tolist():
+        late.finished(finished(number, float(times[number]), 100.5, osl=9_999))
+    assert UNKNOWN_TOKENS in early.sources.osl_tokens
     assert same(early, late.plan(us(100.0)))
 
 

@@ -109,13 +109,14 @@ def test_more_doubt_further_ahead_and_for_wilder_traffic() -> None:
     assert steady.sigma_at(120.0) >= steady.sigma_at(30.0)
 
 
-def test_a_snapshot_through_json_changes_no_number() -> None:
-    counts = np.random.default_rng(2).poisson(20.0, 90).tolist()
-    original = RateForecaster()
-    for slot, count in enumerate(counts[:60]):
+@pytest.mark.parametrize(("slot_s", "horizons_s", "slots"), [(5.0, (30.0, 60.0), 60), (600.0, (600.0, 7_200.0), 221)])
+def test_a_snapshot_through_json_changes_no_number(slot_s: float, horizons_s: tuple[float, ...], slots: int) -> None:
+    counts = np.random.default_rng(2).poisson(20.0 + 15.0 * np.sin(np.arange(2 * slots) / 23.0)).tolist()
+    original = RateForecaster(slot_s, horizons_s)
+    for slot, count in enumerate(counts[:slots]):
         original.update(count, slot)
     restored = RateForecaster.restore(orjson.loads(orjson.dumps(original.snapshot())))
-    for slot, count in enumerate(counts[60:], start=60):
+    for slot, count in enumerate(counts[slots:], start=slots):
         original.update(count, slot)
         restored.update(count, slot)
     assert orjson.dumps(original.snapshot()) == orjson.dumps(restored.snapshot())

@@ -65,7 +65,7 @@ class OutputLengths:
             ratio = np.where(alive > 0.0, np.maximum(level, 1e-300) / max(last, 1e-300), 1.0 - uniform)
             extra = np.floor(np.log(np.minimum(ratio, 1.0)) / np.log1p(-self.tail_hazard)).astype(np.int64)
             found = np.where(beyond, start + 1 + extra, found)
-        return np.maximum(found, generated_tokens + 1)
+        return found
 
     def _survival_at(self, tokens: IntArray) -> FloatArray:
         if not self.tokens.size:
