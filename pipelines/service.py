@@ -21,6 +21,7 @@ from pipelines.provision import check, create
 from pipelines.runtime import Runtime
 from pipelines.settings import Settings
 from pipelines.standard_job import warm_up
+from pipelines.warmth import read_warm
 from pipelines.worker import Report, Worker
 from pipelines.workers import Simulators
 
@@ -42,12 +43,14 @@ async def serve(
     Raises ConfigError, StalledError, or whatever ended the worker.
     """
     stop = _stop_on_signals()
+    warm = read_warm(settings.worker.warm_file) if settings.worker.warm_file else None
     simulators = Simulators(settings.worker.simulators, warm=warm_up)
     async with open_log(settings, place) as open_, contextlib.AsyncExitStack() as stack:
         if place.kind == "file":
             await create(open_, settings.partitions, keep_for_ever=True)
         await check(open_, settings.partitions)
-        started = await _unless(stop, simulators.start())
+        log.info("starting %d simulators", settings.worker.simulators)
+        started = await _unless(stop, simulators.start(), heartbeat)
         stack.push_async_callback(simulators.stop)
         if not started:
             return
@@ -55,7 +58,7 @@ async def serve(
         worker = Worker(
             open_,
             producer,
-            Runtime(settings.core, settings.partitions),
+            Runtime(settings.core, settings.partitions, warm),
             simulators,
             partitions=settings.partitions,
             max_backlog_units=settings.worker.max_backlog_units,
@@ -144,12 +147,14 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
-async def _unless(stop: asyncio.Event, coroutine: Coroutine[Any, Any, None]) -> bool:
+async def _unless(stop: asyncio.Event, coroutine: Coroutine[Any, Any, None], heartbeat: Heartbeat) -> bool:
     """Await something unless asked to stop first; whether it was done."""
     work = asyncio.create_task(coroutine)
     stopping = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        while not work.done() and not stopping.done():
+            heartbeat.beat()
+            await asyncio.wait({work, stopping}, timeout=WATCH_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
     if work.done():

@@ -36,7 +36,8 @@ class WorkerSettings:
     back without a rebalance. `simulators` is the number of processes that simulate. `max_backlog_units` is how many
     records of a deployment may wait for a simulation before its input pauses. A worker that makes no progress on a
     partition with unread records for `stall_timeout_s` ends itself. `silence_ticks` writes time as records for
-    services that fall silent; it is for live services, not for recordings.
+    services that fall silent; it is for live services, not for recordings. `warm_file` holds what an earlier run had
+    learned.
     """
 
     group: str = "twincast"
@@ -46,6 +47,7 @@ class WorkerSettings:
     stall_timeout_s: float = 90.0
     stop_timeout_s: float = 2.0
     silence_ticks: bool = False
+    warm_file: Path | None = None
 
     def __post_init__(self) -> None:
         if not TOPIC_NAME.fullmatch(self.group):
@@ -109,8 +111,8 @@ def read_settings(
 
     The files are looked for in `directory` (the working directory) unless named here or by TWINCAST_CONFIG and
     TWINCAST_SLOS; a named one must exist. The environment goes before the files. Its variables: TWINCAST_NAMESPACE,
-    _PARTITIONS, _GROUP, _SLOT, _SIMULATORS, _DATA_DIR, _CACHE_DIR, _LOG_LEVEL, those of `broker_settings` and those of
-    `cluster_access`. Raises ConfigError.
+    _PARTITIONS, _GROUP, _SLOT, _SIMULATORS, _WARM_FILE, _DATA_DIR, _CACHE_DIR, _LOG_LEVEL, those of `broker_settings`
+    and those of `cluster_access`. Raises ConfigError.
     """
     env = dict(os.environ if environ is None else environ)
     own = {name.removeprefix("TWINCAST_"): text for name, text in env.items() if name.startswith("TWINCAST_") and text}
@@ -243,6 +245,7 @@ def _worker(own: Mapping[str, str], table: Table) -> WorkerSettings:
         stall_timeout_s=table.number("stall_timeout_s", base.stall_timeout_s),
         stop_timeout_s=table.number("stop_timeout_s", base.stop_timeout_s),
         silence_ticks=table.boolean("silence_ticks", base.silence_ticks),
+        warm_file=_path_of(own.get("WARM_FILE") or table.text("warm_file", "")),
     )
     table.finish()
     return found

@@ -42,13 +42,15 @@ MADE_HEADER = "twincast_made_us"
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """How a worker stands: its partitions, the account of units, per topic and partition the offset handled up to,
-    records read and not handled, simulations not done, rounds of snapshots, records written per topic."""
+    records read and not handled, simulations not done, whether it has nothing to do, rounds of snapshots, records
+    written per topic."""
 
     partitions: tuple[int, ...]
     balance: dict[str, int]
     handed: dict[str, int]
     held: int
     outstanding: int
+    idle: bool
     snapshots: int
     written: dict[str, int]
 
@@ -64,6 +66,7 @@ class _Post:
     saved_ticks: dict[str, int] = field(default_factory=dict)
     holding: bool = False
     closing: bool = False
+    idle: bool = False
     task: "asyncio.Task[None] | None" = None
     moved_s: float = field(default_factory=time.monotonic)
 
@@ -234,7 +237,9 @@ class Worker:
             if lane.awaited:
                 await self._await_promised(post)
                 return
+        post.idle = not post.outstanding and not lane.held
         await post.wake.wait()
+        post.idle = False
 
     async def _await_promised(self, post: _Post) -> None:
         try:
@@ -360,6 +365,7 @@ class Worker:
             handed=handed,
             held=sum(post.lane.held for post in self._posts.values()),
             outstanding=sum(post.outstanding.total() for post in self._posts.values()),
+            idle=all(post.idle and not post.wake.is_set() for post in self._posts.values()),
             snapshots=self.snapshots,
             written=dict(self.written),
         )

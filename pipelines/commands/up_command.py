@@ -5,6 +5,7 @@ import asyncio
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slot", type=int, metavar="N", help="number of this worker among those of its group, from 0")
     parser.add_argument("--group", metavar="NAME", help="consumer group (default: twincast)")
     parser.add_argument("--report", action="store_true", help="write a JSON line on stdout every second: counts, lag")
-    parser.add_argument("--warm", metavar="FILE", help="costs learned elsewhere, from `twincast warm`")
+    parser.add_argument("--warm", type=Path, metavar="FILE", help="begin with what was learned elsewhere")
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
@@ -34,6 +35,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         settings.worker,
         slot=settings.worker.slot if args.slot is None else args.slot,
         group=args.group or settings.worker.group,
+        warm_file=args.warm or settings.worker.warm_file,
     )
     found = find_place(settings, args.bootstrap)
     if found.why != "named":

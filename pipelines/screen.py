@@ -1,0 +1,233 @@
+"""A board as a terminal picture. Reads nothing, remembers nothing.
+
+Law: it fits the width it is given, whatever the numbers are.
+"""
+
+import math
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from pipelines.board import US_PER_S, Board, horizons_of, latency_of
+from schemas.forecasts import Forecast
+from schemas.scores import Score
+
+CHART_ROWS = 12
+LEAST_S, MOST_S = 0.02, 60.0
+"""The chart's scale is logarithmic from here to here."""
+AXIS_WIDTH = 8
+LEGEND = "● what happened   ░ forecast interval   ━ forecast   ┄ SLO   (each column: requests of the 30 s before it)"
+STYLES = {"●": "bold", "░": "cyan", "━": "bold cyan", "┄": "yellow"}
+
+
+def render(board: Board, width: int, status: str) -> RenderableType:
+    """The whole picture."""
+    return Group(
+        _title(board, status),
+        Panel(_chart(board, width - 4), title=_chart_title(board), title_align="left", border_style="dim"),
+        _tables(board),
+        _alerts(board),
+        _counts(board),
+    )
+
+
+def _title(board: Board, status: str) -> Text:
+    at_s = (board.newest_us - board.first_us) / US_PER_S if board.newest_us else 0.0
+    text = Text("twincast ", style="bold")
+    text.append(board.deployment or "waiting for records")
+    text.append(f"   event time +{at_s:.0f} s", style="dim")
+    text.append(f"   {status}", style="dim")
+    return text
+
+
+def _chart_title(board: Board) -> str:
+    metric, level = board.slo_key
+    limit = f", SLO {board.slo.limit_s:g} s" if board.slo else ""
+    return f"{metric.removesuffix('_s').upper()} P{level * 100:g}{limit}"
+
+
+def _chart(board: Board, width: int) -> Text:
+    """Columns are window ends, one tick apart; the newest is the end of the newest forecast's window."""
+    columns = max(width - AXIS_WIDTH, 10)
+    step_us = _step_us(board)
+    last_us = max([*board.bands, board.newest_us])
+    last_us -= last_us % step_us
+    ends = [last_us - step_us * (columns - 1 - column) for column in range(columns)]
+    grid = [[" "] * columns for _ in range(CHART_ROWS)]
+    slo = board.slo
+    if slo is not None:
+        grid[_row(slo.limit_s)] = ["┄"] * columns
+    for column, end_us in enumerate(ends):
+        _draw_column(board, grid, column, end_us)
+    text = Text(no_wrap=True)
+    for index, row in enumerate(grid):
+        text.append(_label(index, None if slo is None else slo.limit_s), style="dim")
+        for cell in row:
+            text.append(cell, style=_style(cell, index, slo.limit_s if slo else None))
+        text.append("\n")
+    text.append(LEGEND[: width - 1], style="dim")
+    return text
+
+
+def _draw_column(board: Board, grid: list[list[str]], column: int, end_us: int) -> None:
+    band = board.bands.get(end_us)
+    if band is not None:
+        value_s, low_s, high_s, _ = band
+        for row in range(_row(high_s), _row(low_s) + 1):
+            grid[row][column] = "░"
+        grid[_row(value_s)][column] = "━"
+    if end_us <= board.newest_us and board.first_us and end_us > board.first_us:
+        observed_s = board.observed_s(end_us, 30.0, board.slo_key[1])
+        if observed_s is not None:
+            grid[_row(observed_s)][column] = "●"
+
+
+def _style(cell: str, row: int, limit_s: float | None) -> str:
+    if cell == "●":
+        return "bold red" if limit_s is not None and row < _row(limit_s) else "bold green"
+    return STYLES.get(cell, "")
+
+
+def _step_us(board: Board) -> int:
+    """The tick, as the forecasts show it."""
+    ends = list(board.bands)[-2:]
+    return max(ends[-1] - ends[0], US_PER_S) if len(ends) == 2 else 10 * US_PER_S
+
+
+def _row(value_s: float) -> int:
+    share = math.log(min(max(value_s, LEAST_S), MOST_S) / LEAST_S) / math.log(MOST_S / LEAST_S)
+    return round((CHART_ROWS - 1) * (1.0 - share))
+
+
+def _label(row: int, limit_s: float | None) -> str:
+    if limit_s is not None and row == _row(limit_s):
+        return f"{limit_s:6.2g} s "
+    if row % 3 and row != CHART_ROWS - 1:
+        return " " * AXIS_WIDTH
+    value_s = LEAST_S * (MOST_S / LEAST_S) ** (1.0 - row / (CHART_ROWS - 1))
+    return f"{value_s:6.2g} s "
+
+
+def _tables(board: Board) -> RenderableType:
+    grid = Table.grid(expand=True, padding=(0, 1))
+    grid.add_column(ratio=3)
+    grid.add_column(ratio=2)
+    grid.add_row(_forecast_table(board), _state_table(board))
+    return grid
+
+
+def _forecast_table(board: Board) -> RenderableType:
+    table = Table(expand=True, border_style="dim", title_justify="left", title_style="")
+    forecast = board.forecast
+    for name in ("next", "TTFT P95", "TPOT P95", "E2E P95", "waiting", "KV", "breach"):
+        table.add_column(name, justify="right" if name != "next" else "left", no_wrap=True)
+    if forecast is None:
+        table.title = "no forecast yet"
+        return table
+    age_s = max(board.newest_us - forecast.as_of_us, 0) / US_PER_S
+    stale = "" if board.newest_us <= forecast.expires_us else "  [red]STALE[/red]"
+    table.title = f"forecast, {forecast.phase}, {age_s:.0f} s old{stale}"
+    for horizon in horizons_of(forecast):
+        risk = max((risk.breach_probability for risk in horizon.slo_risks), default=None)
+        table.add_row(
+            f"{horizon.horizon_s:.0f} s",
+            *(_band(latency_of(horizon, metric, 0.95)) for metric in ("ttft_s", "tpot_s", "e2e_s")),
+            f"{horizon.waiting_peak_requests.value:.0f}",
+            f"{horizon.kv_peak_ratio.value:.0%}",
+            "-" if risk is None else Text(f"{risk:.0%}", style="bold red" if risk >= 0.5 else ""),
+        )
+    return table
+
+
+def _band(estimate: object) -> str:
+    value_s = getattr(estimate, "value_s", None)
+    if value_s is None:
+        return "-"
+    low_s, high_s = getattr(estimate, "low_s", value_s), getattr(estimate, "high_s", value_s)
+    return f"{seconds(value_s)} [{seconds(low_s)}-{seconds(high_s)}]"
+
+
+def seconds(value_s: float) -> str:
+    """Short: three digits at most.
+
+    >>> seconds(0.0123), seconds(0.5), seconds(12.34)
+    ('.012', '.50', '12')
+    """
+    if value_s >= 1000.0:
+        return ">999"
+    if value_s >= 10.0:
+        return f"{value_s:.0f}"
+    if value_s >= 1.0:
+        return f"{value_s:.1f}"
+    return f"{value_s:.2f}"[1:] if value_s >= 0.1 else f"{value_s:.3f}"[1:]
+
+
+def _state_table(board: Board) -> RenderableType:
+    table = Table(expand=True, show_header=False, border_style="dim", title="now", title_justify="left", title_style="")
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1)
+    forecast = board.forecast
+    table.add_row("waiting / running", f"{_or_dash(board.waiting)} / {_or_dash(board.running)}")
+    table.add_row("KV in use", "-" if board.kv_ratio is None else f"{_bar(board.kv_ratio)} {board.kv_ratio:.0%}")
+    table.add_row("authority", "-" if forecast is None else forecast.authority)
+    table.add_row("credibility", "-" if forecast is None else _credibility(forecast))
+    table.add_row("skill", _skill(forecast))
+    return table
+
+
+def _credibility(forecast: Forecast) -> str:
+    reasons = "; ".join(forecast.credibility.reasons[:2])
+    return f"{forecast.credibility.level}" + (f": {reasons}" if reasons else "")
+
+
+def _skill(forecast: Forecast | None) -> str:
+    if forecast is None or forecast.skill is None:
+        return "too few windows closed"
+    return f"{forecast.skill:+.2f} against persistence, {forecast.scored_rounds} rounds"
+
+
+def _bar(ratio: float, width: int = 10) -> str:
+    full = round(min(max(ratio, 0.0), 1.0) * width)
+    return "█" * full + "·" * (width - full)
+
+
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _alerts(board: Board) -> RenderableType:
+    text = Text()
+    for alert in list(board.alerts)[-3:]:
+        at_s = (alert.at_us - board.first_us) / US_PER_S
+        style = {"firing": "bold red", "resolved": "green"}.get(alert.state, "yellow")
+        text.append(f"+{at_s:.0f} s {alert.kind} {alert.state}: {alert.cause} {alert.evidence}\n", style=style)
+    if not board.alerts:
+        text.append("no alert\n", style="dim")
+    text.rstrip()
+    return text
+
+
+def _counts(board: Board) -> RenderableType:
+    cover = board.coverage
+    covered = f"{cover.covered / cover.cells:.0%} of {cover.cells}" if cover.cells else "-"
+    text = Text(style="dim")
+    text.append(f"forecasts {board.forecasts_made}   windows scored {cover.windows}   inside the interval {covered}")
+    text.append(f"   dead letters {board.dead_letters}")
+    if board.scores:
+        text.append(f"\nlast scored: {score_line(board.scores[-1], board.first_us)}")
+    return text
+
+
+def score_line(score: Score, first_us: int) -> str:
+    """One closed window in words."""
+    cell = next((c for c in score.cells if (c.metric, c.quantile) == ("ttft_s", 0.95)), None)
+    at_s = (score.as_of_us - first_us) / US_PER_S
+    if cell is None:
+        return f"+{at_s:.0f} s over {score.horizon_s:.0f} s: {score.members} requests"
+    observed = "unfinished" if cell.observed_s is None else f"{cell.observed_s:.2f} s"
+    return (
+        f"+{at_s:.0f} s over {score.horizon_s:.0f} s: TTFT P95 forecast {cell.forecast_s:.2f} s, "
+        f"was {observed} ({'inside' if cell.covered else 'outside'})"
+    )
