@@ -7,10 +7,12 @@ vLLM need no join and are never held.
 Laws: no bytes whatever make `handle` raise; every unit of a message is used, held, ignored or refused with its index.
 """
 
+import contextlib
 from dataclasses import dataclass
 
+from pipelines.errors import ConfigError
 from pipelines.ingest.join import SpanJoiner
-from pipelines.ingest.otlp import Span, flatten
+from pipelines.ingest.otlp import Span, flatten, protobuf_reader
 from pipelines.ingest.otlp_metrics import engine_stats_of
 from pipelines.ingest.recording import Event, event_of
 from pipelines.ingest.span_mapping import SpanMapping
@@ -35,6 +37,8 @@ class RawStage:
         self._mapping = mapping or SpanMapping()
         self._wanted = WANTED | self._mapping.keys
         self._joiner = SpanJoiner(self._mapping)
+        with contextlib.suppress(ConfigError):  # loading it takes longer than a record may
+            protobuf_reader()
 
     @property
     def held_spans(self) -> int:

@@ -129,25 +129,30 @@ def csv_rows(path: Path, required: Iterable[str] = (), header: Iterable[str] = (
     """
     columns = list(header)
     for number, line in read_lines(path):
-        try:
-            cells = next(csv.reader(io.StringIO(line.decode("utf-8"))))
-        except UnicodeDecodeError as error:
-            yield number, RowError("", "invalid_utf8", f"byte {error.start} of the line")
-            continue
-        except (csv.Error, StopIteration) as error:
-            yield number, RowError("", "bad_csv", str(error))
-            continue
+        cells = _cells(line)
         if not columns:
+            if isinstance(cells, RowError):
+                raise ConfigError(f"{path} row {number}: the header cannot be read ({cells.reason}: {cells.detail})")
             columns = [cell.strip() for cell in cells]
             if missing := [name for name in required if name not in columns]:
                 raise ConfigError(
                     f"{path} row {number}: no column {', '.join(missing)}; found {', '.join(columns)[:200]}"
                 )
-            continue
-        if len(cells) != len(columns):
+        elif isinstance(cells, RowError):
+            yield number, cells
+        elif len(cells) != len(columns):
             yield number, RowError("", "columns", f"{len(cells)} cells; expected {len(columns)}")
-            continue
-        yield number, dict(zip(columns, cells, strict=True))
+        else:
+            yield number, dict(zip(columns, cells, strict=True))
+
+
+def _cells(line: bytes) -> list[str] | RowError:
+    try:
+        return next(csv.reader(io.StringIO(line.decode("utf-8"))))
+    except UnicodeDecodeError as error:
+        return RowError("", "invalid_utf8", f"byte {error.start} of the line")
+    except (csv.Error, StopIteration) as error:
+        return RowError("", "bad_csv", str(error))
 
 
 def jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pipelines.ingest.otlp import Attributes, Span
+from pipelines.ingest.otlp import NS_MAX, Attributes, Span, Value
 from pipelines.ingest.span_mapping import SpanMapping
 from schemas.base import EARLIEST_US, LATEST_US, MAX_TOKENS
 from schemas.codec import SchemaError
@@ -215,11 +215,8 @@ def _duration_ns(attributes: Attributes, keys: tuple[str, ...]) -> int | None:
         value = attributes.get(key)
         if value is None:
             continue
-        if isinstance(value, bool | str):
-            raise _error("bad_type", f"{value!r}; expected seconds", key)
-        if math.isnan(value):
-            raise _error("non_finite", f"{value}; expected seconds", key)
-        return round(value * 1e9) if 0.0 <= value <= _MAX_LATENCY_S else None
+        seconds = _number(value, key, "seconds")
+        return round(seconds * 1e9) if 0.0 <= seconds <= _MAX_LATENCY_S else None
     return None
 
 
@@ -228,12 +225,24 @@ def _tokens(attributes: Attributes, keys: tuple[str, ...]) -> int | None:
         value = attributes.get(key)
         if value is None:
             continue
-        if isinstance(value, bool | str) or not math.isfinite(value) or value != int(value):
-            raise _error("bad_type", f"{value!r}; expected a whole number of tokens", key)
-        if not 0 <= value <= MAX_TOKENS:
-            raise _error("out_of_range", f"{value}; expected 0 to {MAX_TOKENS} tokens", key)
-        return int(value)
+        count = _number(value, key, "a whole number of tokens")
+        if not 0 <= count <= MAX_TOKENS:
+            raise _error("out_of_range", f"{count}; expected 0 to {MAX_TOKENS} tokens", key)
+        if count != int(count):
+            raise _error("bad_type", f"{count}; expected a whole number of tokens", key)
+        return int(count)
     return None
+
+
+def _number(value: Value, key: str, expected: str) -> float:
+    """A finite number of less than 64 bits; integers may come in any length."""
+    if isinstance(value, bool | str):
+        raise _error("bad_type", f"{str(value)[:40]!r}; expected {expected}", key)
+    if isinstance(value, int) and abs(value) > NS_MAX:
+        raise _error("out_of_range", f"{str(value)[:40]}; expected {expected}", key)
+    if not math.isfinite(value):
+        raise _error("non_finite", f"{value}; expected {expected}", key)
+    return value
 
 
 def _us(stamp_ns: int, where: str) -> int:

@@ -49,12 +49,15 @@ def number(value: Any, field: str, *, text: bool = False) -> float:
     if value is None or value == "":
         raise RowError(field, "missing_field", "is empty; expected a number")
     if isinstance(value, str):
-        if not text or not _DIGITS.fullmatch(value.strip()):
-            reason = "non_finite" if value.strip().lower().lstrip("+-") in ("nan", "inf", "infinity") else "bad_type"
+        value = value.strip()
+        if not text or not _DIGITS.fullmatch(value):
+            reason = "non_finite" if value.lower().lstrip("+-") in ("nan", "inf", "infinity") else "bad_type"
             raise RowError(field, reason, f"{value[:40]!r}; expected a number")
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RowError(field, "bad_type", f"{str(value)[:40]!r}; expected a number")
+    if isinstance(value, int) and abs(value) > 2**63:
+        raise RowError(field, "int_out_of_range", "expected a number of at most 63 bits")
     if not math.isfinite(value):
         raise RowError(field, "non_finite", f"{value}; expected a finite number")
     return value

@@ -1,0 +1,174 @@
+"""Records that real pipelines met, in our own wire format: how each ends, what is kept of it, and who is not stopped.
+
+Numbers are those of the list these come from; the OTLP halves of rows 2 to 6 and 9 to 12 stand in `test_ingest_otlp`.
+"""
+
+import json
+import time
+from collections import Counter
+
+import pytest
+
+from pipelines.outputs import Outgoing
+from pipelines.runtime import Incoming, Runtime
+from schemas.codec import encode
+from schemas.requests import RequestAborted, RequestArrived, RequestFinished
+from schemas.topics import DLQ, REQUESTS
+from twin.settings import CoreSettings
+
+AT_US = 1_796_052_001_416_172
+DAY_US = 24 * 3600 * 1_000_000
+SETTINGS = CoreSettings(steps_expected=False, period_s=3600.0)
+HEADERS = (("trace", b"\x00\xff"),)
+
+
+def finished(name: str, at_us: int = AT_US, **changes: object) -> RequestFinished:
+    fields = {"arrived_us": at_us - 500_000, "isl_tokens": 30, "osl_tokens": 4, "first_token_us": at_us - 400_000}
+    return RequestFinished(deployment="d", request_id=name, at_us=at_us, **(fields | changes))  # type: ignore[arg-type]
+
+
+class Feed:
+    """A runtime of one partition, fed message by message; keeps what it wrote to the dead letters."""
+
+    def __init__(self) -> None:
+        self.runtime = Runtime(lambda _: SETTINGS, partitions=1)
+        self.offset = 0
+        self.letters: list[Outgoing] = []
+
+    def send(self, value: bytes | None, key: bytes | None = b"d") -> float:
+        """Feed one message; seconds it took."""
+        started = time.perf_counter()
+        todo = self.runtime.handle(Incoming(REQUESTS.name, 0, self.offset, key, value, HEADERS))
+        taken_s = time.perf_counter() - started
+        self.offset += 1
+        self.letters += [write for write in todo.writes if write.topic == DLQ.name]
+        return taken_s
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """Units by outcome, without zeros."""
+        return Counter({name: many for name, many in self.runtime.balance().items() if many and name != "in"})
+
+    @property
+    def watermark_us(self) -> int:
+        """The core's watermark."""
+        return self.runtime.cores["d"]._intake.clock.watermark_us
+
+
+@pytest.fixture
+def feed() -> Feed:
+    made = Feed()
+    made.send(encode(finished("first", AT_US - 1_000_000)))
+    return made
+
+
+def header(letter: Outgoing, name: str) -> bytes:
+    return dict(letter.headers)[name]
+
+
+def altered(old: bytes, new: bytes) -> bytes:
+    value = encode(finished("bad"))
+    assert old in value
+    return value.replace(old, new)
+
+
+STAMP = str(AT_US).encode()
+BAD = {
+    "2 invalid UTF-8": (altered(b'"bad"', b'"r-\xff"'), "invalid_utf8"),
+    "3 NaN": (altered(b'"isl_tokens":30', b'"isl_tokens":NaN'), "non_finite"),
+    "3 1e400": (altered(b'"isl_tokens":30', b'"isl_tokens":1e400'), "non_finite"),
+    "3 Infinity": (altered(b'"isl_tokens":30', b'"isl_tokens":Infinity'), "non_finite"),
+    "4 twenty digits": (altered(STAMP, b"99999999999999999999"), "int_out_of_range"),
+    "5 seconds": (altered(STAMP, STAMP[:10]), "timestamp_unit"),
+    "5 milliseconds": (altered(STAMP, STAMP[:13]), "timestamp_unit"),
+    "5 nanoseconds": (altered(STAMP, STAMP + b"000"), "timestamp_unit"),
+    "13 version 99": (altered(b'"isl_tokens":30', b'"isl_tokens":30,"schema_version":99'), "schema_version"),
+    "13 protobuf": (b"\x0a\x1d\x0a\x0b\x0a\x09\x0a\x03svc", "not_json"),
+    "15 boolean": (altered(b'"osl_tokens":4', b'"osl_tokens":true'), "bad_type"),
+    "15 1e19": (altered(b'"osl_tokens":4', b'"osl_tokens":10000000000000000000'), "out_of_range"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_record_is_kept_byte_by_byte_and_stops_nobody(feed: Feed, name: str) -> None:
+    value, reason = BAD[name]
+    watermark_us = feed.watermark_us
+    feed.send(value, key=b"\xff\xfe")
+    (letter,) = feed.letters
+    assert (letter.value, letter.key) == (value, b"\xff\xfe")
+    assert set(HEADERS) <= set(letter.headers)
+    assert header(letter, "twincast_reason") == reason.encode()
+    assert header(letter, "twincast_position") == f"{REQUESTS.name}[0]@1".encode()
+    assert feed.watermark_us == watermark_us
+    assert feed.send(encode(finished("good"))) < 0.1
+    assert feed.outcomes["dead_letter"] == 1
+    assert feed.watermark_us > watermark_us
+
+
+def test_1_a_tombstone_is_no_error(feed: Feed) -> None:
+    feed.send(None, key=b"d")
+    feed.send(None, key=b"r-1")
+    assert not feed.letters
+    assert feed.outcomes["tombstone"] == 2
+
+
+def test_7_one_clock_in_the_future_is_flagged_and_moves_nothing(feed: Feed) -> None:
+    feed.send(encode(finished("future", AT_US + DAY_US)))
+    for place in range(10):
+        feed.send(encode(finished(f"honest{place}", AT_US + place * 100_000)))
+    assert feed.outcomes["quarantined"] == 1
+    assert feed.outcomes["late"] == 0
+    assert feed.watermark_us < AT_US + 2_000_000
+    assert [header(letter, "twincast_reason") for letter in feed.letters] == [b"future_clock"]
+
+
+def test_8_the_same_record_twice_counts_once_and_another_under_its_id_is_a_conflict(feed: Feed) -> None:
+    feed.send(encode(finished("twice")))
+    feed.send(encode(finished("twice")))
+    assert (feed.outcomes["duplicate"], feed.letters) == (1, [])
+    feed.send(encode(finished("twice", osl_tokens=999)))
+    assert [header(letter, "twincast_reason") for letter in feed.letters] == [b"id_conflict"]
+    assert feed.outcomes["quarantined"] == 1
+
+
+def test_9_an_end_before_its_start_is_quarantined(feed: Feed) -> None:
+    feed.send(encode(finished("backwards", arrived_us=AT_US + 5, first_token_us=None)))
+    assert [header(letter, "twincast_reason") for letter in feed.letters] == [b"negative_duration"]
+
+
+def test_10_and_11_an_abort_counts_and_gives_no_latency(feed: Feed) -> None:
+    arrived = RequestArrived(deployment="d", request_id="a", at_us=AT_US, isl_tokens=9)
+    aborted = RequestAborted(deployment="d", request_id="a", at_us=AT_US + 60_000_000, arrived_us=AT_US, reason="gone")
+    feed.send(encode(arrived))
+    feed.send(encode(aborted))
+    assert not feed.letters
+    assert "ttft" not in json.dumps(json.loads(encode(aborted)))
+    assert feed.outcomes["quarantined"] == 0
+
+
+def test_13_the_next_version_none_and_confluent_framing_are_read(feed: Feed) -> None:
+    feed.send(encode(finished("v2", AT_US + 1)).replace(b'"isl_tokens"', b'"schema_version":2,"isl_tokens"'))
+    feed.send(b"\x00\x00\x00\x00\x07" + encode(finished("framed", AT_US + 2)))
+    assert not feed.letters
+
+
+def test_15_identity_comes_from_the_payload_whatever_the_key(feed: Feed) -> None:
+    for place, key in enumerate((None, b"\xff\xfe", b"another-deployment")):
+        feed.send(encode(finished(f"k{place}", AT_US + place)), key=key)
+    assert not feed.letters
+    assert set(feed.runtime.cores) == {"d"}
+
+
+def test_15_a_latency_no_request_has_is_quarantined(feed: Feed) -> None:
+    feed.send(encode(finished("ages", arrived_us=AT_US - 2 * DAY_US, first_token_us=None)))
+    assert [header(letter, "twincast_reason") for letter in feed.letters] == [b"out_of_range"]
+
+
+def test_every_unit_is_accounted_for_after_all_of_them(feed: Feed) -> None:
+    for value, _ in BAD.values():
+        feed.send(value)
+    feed.send(None)
+    feed.send(encode(finished("good")))
+    balance = feed.runtime.balance()
+    assert balance["in"] == len(BAD) + 3
+    assert sum(many for name, many in balance.items() if name != "in") == balance["in"]
