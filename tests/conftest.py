@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from pipelines.broker import BrokerChoice, broker_settings, choose_broker, running_broker
+from pipelines.broker.docker import container_environment, free_port
+from pipelines.broker.settings import DOCKER_IMAGE
 from pipelines.errors import ConfigError
 
 
@@ -26,3 +28,15 @@ def kafka_bootstrap(kafka_choice: BrokerChoice) -> Iterator[str]:
     """host:port of a running Apache Kafka, one for the whole run. Tests use topics with names of their own."""
     with running_broker(kafka_choice) as bootstrap:
         yield str(bootstrap)
+
+
+@pytest.fixture(scope="session")
+def docker_bootstrap() -> Iterator[str]:
+    """host:port of an Apache Kafka in a container with the environment of docker-compose.yml."""
+    from testcontainers.core.container import DockerContainer
+    from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+
+    port = free_port()
+    container = DockerContainer(DOCKER_IMAGE).with_bind_ports(port, port).with_envs(**container_environment(port))
+    with container.waiting_for(LogMessageWaitStrategy("Kafka Server started")):
+        yield f"127.0.0.1:{port}"

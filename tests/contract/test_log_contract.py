@@ -1,7 +1,12 @@
-"""What every log promises (pipelines.log), held against memory, files and a real Apache Kafka alike."""
+"""What every log promises (pipelines.log), held against memory, files and a real Apache Kafka alike.
+
+`kafka` is the broker that this machine allows (a cluster named in the environment, the JVM, Docker), `docker` one in a
+container whatever else there is.
+"""
 
 import asyncio
 import itertools
+import os
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -10,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.broker import broker_settings
+from pipelines.broker.docker import find_docker
+from pipelines.errors import ConfigError
 from pipelines.kafka.access import ClusterAccess
 from pipelines.kafka.kafka_log import KafkaLog
 from pipelines.local.embedded import LocalLog
@@ -52,15 +60,34 @@ class Bench:
         asyncio.run(within())
 
 
-@pytest.fixture(params=["memory", "file", pytest.param("kafka", marks=pytest.mark.kafka)])
+def no_docker() -> str | None:
+    """Why there is no Docker engine here; None where there is one."""
+    try:
+        find_docker(broker_settings(os.environ))
+    except ConfigError as error:
+        return f"no Apache Kafka in Docker here: {error}"
+    return None
+
+
+NO_DOCKER = no_docker()
+KAFKAS = [pytest.param(name, marks=pytest.mark.kafka) for name in ("kafka", *([] if NO_DOCKER else ["docker"]))]
+
+
+@pytest.fixture(params=["memory", "file", *KAFKAS])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
-    if request.param == "kafka":
-        access = ClusterAccess(bootstrap=request.getfixturevalue("kafka_bootstrap"))
+    if request.param in ("kafka", "docker"):
+        access = ClusterAccess(bootstrap=request.getfixturevalue(f"{request.param}_bootstrap"))
         return Bench(lambda: KafkaLog(access))
     if request.param == "file":
         return Bench(lambda: LocalLog(FileStore(tmp_path / "log")))
     store = MemoryStore()
     return Bench(lambda: LocalLog(store))
+
+
+@pytest.mark.kafka
+@pytest.mark.skipif(NO_DOCKER is not None, reason=str(NO_DOCKER))
+def test_this_suite_runs_on_a_container_too(docker_bootstrap):
+    assert docker_bootstrap.startswith("127.0.0.1:")
 
 
 async def make(log: Log, name: str, partitions: int = 1, **more) -> str:
