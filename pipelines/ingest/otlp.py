@@ -228,7 +228,7 @@ def _from_json(span: _JsonSpan, wanted: frozenset[str], resource: Attributes, sc
         span.parent_span_id,
         span.start_time_unix_nano,
         span.end_time_unix_nano,
-        code in _ERROR_CODES,
+        code != 0 and code in _ERROR_CODES,
         attributes,
         resource,
         scope,
