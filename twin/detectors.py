@@ -1,4 +1,4 @@
-"""Detectors of change in a stream of log ratios and of exceedances: level and tail. Raise no alert, know no cause.
+"""Detectors of change in a stream of log ratios and exceedances: level, tail, peak. Raise no alert, know no cause.
 
 The knob is the number of false alarms expected per day. It sets ADWIN's confidence per look, how far a level that
 wanders may stray (the rate at which a Gaussian process of that spread crosses a bound), and the height of the tail's
@@ -21,18 +21,24 @@ from river.drift import ADWIN
 
 DAY_S = 86_400.0
 RECENT_BUCKETS = 40
+PER_UNIT = 1e5
+"""Log ratios are kept as whole numbers of 1e-5, so that a running sum stays exact."""
 WARM_BUCKETS = 60
 HISTORY_BUCKETS = 600
 CONFIRMED_BUCKETS = 6 * RECENT_BUCKETS
 """A deviation that has lasted so long needs no jump: it crept in."""
 PRIOR_WANDER = 0.03
 PRIOR_WANDER_BUCKETS = 400.0
-WANDER_HALF_LIFE_BUCKETS = 2_400.0
+WANDER_GAIN = 1.0 - 0.5 ** (1.0 / 2_400.0)
 WORSE_SHARE = 0.05
 """A P99 is exceeded by one value in a hundred; a look with five times as many is bad."""
 PRIOR_BAD_SHARE = 0.04
 PRIOR_LOOKS = 50.0
 KEPT_PER_LOOK = 0.5 ** (1.0 / 2_000.0)
+PEAK_HISTORY = 1_000
+MIN_PEAK_HISTORY = 288
+PEAK_SHARE = 0.02
+PEAK_MEAN_GAIN = 1.0 - 0.5 ** (1.0 / 72.0)
 CHANGED_BAD_SHARE = 0.6
 """Share of bad looks once the tail has changed: what the cumulative sum is built to find."""
 
@@ -97,7 +103,11 @@ class LevelDetector:
 
     def __init__(self, settings: DetectorSettings) -> None:
         self._settings = settings
-        self._history: deque[tuple[int, float]] = deque(maxlen=HISTORY_BUCKETS)
+        self._sigmas = settings.wander_sigmas
+        self._slowest_gain = 1.0 - 0.5 ** (settings.bucket_s / settings.reference_half_life_s)
+        self._history: deque[tuple[int, int]] = deque(maxlen=HISTORY_BUCKETS)
+        self._recent: deque[int] = deque(maxlen=RECENT_BUCKETS)
+        self._recent_sum = 0
         self._inputs: list[float] = []
         self._adwin = self._new_adwin()
         self.reference = 0.0
@@ -115,10 +125,7 @@ class LevelDetector:
     @property
     def deviation(self) -> float:
         """Mean of the last RECENT_BUCKETS less the reference, in logarithms; 0 while there is no reference."""
-        if not self.warm:
-            return 0.0
-        recent = [value for _, value in islice(reversed(self._history), RECENT_BUCKETS)]
-        return math.fsum(recent) / len(recent) - self.reference
+        return self._recent_sum / len(self._recent) / PER_UNIT - self.reference if self.warm else 0.0
 
     @property
     def wander(self) -> float:
@@ -128,7 +135,7 @@ class LevelDetector:
     @property
     def threshold(self) -> float:
         """Deviation that is told: the smallest effect, or more on a stream that wanders much."""
-        return max(self._settings.effect_log, self._settings.wander_sigmas * self.wander)
+        return max(self._settings.effect_log, self._sigmas * self.wander)
 
     @property
     def confirmed(self) -> bool:
@@ -140,27 +147,31 @@ class LevelDetector:
         """Whether the recent mean is beyond the threshold, confirmed or not."""
         return abs(self.deviation) >= self.threshold
 
-    def update(self, at_us: int, value: float) -> None:
-        """Take the mean log ratio of one bucket."""
-        value = round(value, 5)
-        self._history.append((at_us, value))
+    def update(self, at_us: int, value: float, *, told: bool = False) -> None:
+        """Take the mean log ratio of one bucket. While a change is `told`, reference and wander stand still."""
+        units = round(value * PER_UNIT)
+        value = units / PER_UNIT
+        self._history.append((at_us, units))
+        self._recent_sum += units - (self._recent[0] if len(self._recent) == RECENT_BUCKETS else 0)
+        self._recent.append(units)
         if not self.warm:
             self._warm_up(value)
             return
         scaled = 0.5 + (value - self.reference) / (2.0 * self._settings.effect_log)
         self._feed(round(min(max(scaled, 0.0), 1.0), 4))
-        deviation = self.deviation
-        self._beyond_buckets += 1
-        if abs(deviation) < self.threshold:
-            self._beyond_buckets = 0
-            bound = self._settings.effect_log
-            keep = 0.5 ** (1.0 / WANDER_HALF_LIFE_BUCKETS)
-            gain = max(1.0 - keep, 1.0 / (PRIOR_WANDER_BUCKETS + self._reference_buckets))
-            self._wander += gain * (deviation**2 - self._wander)
-            self._reference_buckets += 1.0
-            slowest = 1.0 - 0.5 ** (self._settings.bucket_s / self._settings.reference_half_life_s)
-            move = min(max(value - self.reference, -bound), bound)
-            self.reference += max(slowest, 1.0 / self._reference_buckets) * move
+        self._beyond_buckets = self._beyond_buckets + 1 if self.beyond else 0
+        if not told:
+            self._follow(value)
+
+    def _follow(self, value: float) -> None:
+        """Let wander and reference follow what is not told, however far it strays at once."""
+        bound = self._settings.effect_log
+        strayed = min(abs(self.deviation), self.threshold)
+        gain = max(WANDER_GAIN, 1.0 / (PRIOR_WANDER_BUCKETS + self._reference_buckets))
+        self._wander += gain * (strayed**2 - self._wander)
+        self._reference_buckets += 1.0
+        move = min(max(value - self.reference, -bound), bound)
+        self.reference += max(self._slowest_gain, 1.0 / self._reference_buckets) * move
 
     def _warm_up(self, value: float) -> None:
         """Average the first buckets; their spread says how well the average can be known."""
@@ -180,13 +191,14 @@ class LevelDetector:
         """Take the recent mean as the reference from now on."""
         self.reference += self.deviation
         self._reference_buckets = float(WARM_BUCKETS)
+        self._beyond_buckets = 0
         self._inputs = []
         self._adwin = self._new_adwin()
         self._changed = False
 
     def onset_us(self) -> int:
         """Where the history splits best into a mean before and a mean after: when the change began."""
-        values = np.array([value for _, value in self._history])
+        values = np.array([units for _, units in self._history], dtype=np.float64)
         n = len(values)
         if n < 2:
             return self._history[0][0] if n else 0
@@ -220,7 +232,7 @@ class LevelDetector:
         """State as numbers and lists."""
         return {
             "at_us": [int(step) for step in np.diff([at_us for at_us, _ in self._history], prepend=0)],
-            "values": [value for _, value in self._history],
+            "units": [units for _, units in self._history],
             "inputs": list(self._inputs),
             "reference": [self.reference, self._reference_buckets, self._squares],
             "wander": self._wander,
@@ -232,13 +244,64 @@ class LevelDetector:
         """The detector of a snapshot."""
         detector = cls(settings)
         times_us = np.cumsum(np.array(data["at_us"], dtype=np.int64)).tolist()
-        detector._history.extend(zip(times_us, map(float, data["values"]), strict=True))
+        detector._history.extend(zip(times_us, map(int, data["units"]), strict=True))
+        detector._recent.extend(
+            units for _, units in islice(detector._history, max(len(times_us) - RECENT_BUCKETS, 0), None)
+        )
+        detector._recent_sum = sum(detector._recent)
         detector._inputs = [float(value) for value in data["inputs"]]
         detector._adwin = detector._refilled()
         reference, buckets, squares = (float(value) for value in data["reference"])
         detector.reference, detector._reference_buckets, detector._squares = reference, buckets, squares
         detector._wander = float(data["wander"])
         detector._changed, detector._beyond_buckets = bool(data["changed"][0]), int(data["changed"][1])
+        return detector
+
+
+class PeakDetector:
+    """Whether one value lies higher above its slow mean than it should once in so many days.
+
+    The excesses above the 98th percentile are taken as exponential, on logarithms: a power law of the values. A peak
+    seen again and again becomes usual, for it stays in the history.
+
+    References: [1] Siffer et al., Anomaly Detection in Streams with Extreme Value Theory, KDD 2017.
+    """
+
+    def __init__(self, settings: DetectorSettings) -> None:
+        self._chance = min(settings.false_alarms_per_day / settings.looks_per_day, 0.01)
+        self._history: deque[int] = deque(maxlen=PEAK_HISTORY)
+        self._mean: float | None = None
+
+    @property
+    def bound(self) -> float | None:
+        """Excess above the slow mean that is a peak; None while too little was seen."""
+        if len(self._history) < MIN_PEAK_HISTORY:
+            return None
+        values = np.sort(np.array(self._history)) / PER_UNIT
+        top = max(round(len(values) * PEAK_SHARE), 10)
+        foot = values[-top - 1]
+        return float(foot + np.mean(values[-top:] - foot) * math.log(top / len(values) / self._chance))
+
+    def update(self, value: float) -> bool:
+        """Take one log ratio; True if it is a peak."""
+        if self._mean is None:
+            self._mean = value
+        units = round((value - self._mean) * PER_UNIT)
+        bound = self.bound
+        self._history.append(units)
+        self._mean += PEAK_MEAN_GAIN * (value - self._mean)
+        return bound is not None and units / PER_UNIT > bound
+
+    def snapshot(self) -> dict[str, Any]:
+        """State as numbers and lists."""
+        return {"history": list(self._history), "mean": self._mean}
+
+    @classmethod
+    def restore(cls, data: Mapping[str, Any], settings: DetectorSettings) -> Self:
+        """The detector of a snapshot."""
+        detector = cls(settings)
+        detector._history.extend(int(units) for units in data["history"])
+        detector._mean = None if data["mean"] is None else float(data["mean"])
         return detector
 
 

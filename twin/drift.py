@@ -16,16 +16,22 @@ from numpy.typing import NDArray
 
 from schemas.alerts import Alert, AlertKind, AlertState
 from schemas.requests import RequestFinished
+from schemas.scores import Score
 from twin.cost.block import FloatArray, IntArray, StepBlock
 from twin.cost.model import Learned
-from twin.detectors import DetectorSettings, LevelDetector, TailDetector
+from twin.detectors import DetectorSettings, LevelDetector, PeakDetector, TailDetector
 
 VERSION = 1
 WORST_BUCKETS = 3
-SUSPECT_HEIGHT = 0.7
+SUSPECT_HEIGHT = 0.85
 COST = DetectorSettings()
 TRAFFIC = DetectorSettings(bucket_s=2.0, bucket_rows=8, settle_s=900.0, calm_s=120.0)
 """Requests are a hundred times rarer than steps, and lengths stray by themselves."""
+FORECAST = DetectorSettings(
+    bucket_s=30.0, bucket_rows=1, settle_s=3_600.0, calm_s=600.0, reference_half_life_s=21_600.0
+)
+"""Scores of one horizon overlap; over half a minute they are nearly independent."""
+FORECAST_METRICS = ("ttft_s", "e2e_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +47,21 @@ class Transition:
 
 
 class DriftMonitor:
-    """Level and tail of one stream of observed / expected, and the life of its alert."""
+    """Level and tail of one stream of observed / expected, and the life of its alert.
 
-    def __init__(self, settings: DetectorSettings = COST) -> None:
+    With `peaks`, a single bucket far above all before is suspected too; single steps that stall are no drift.
+    """
+
+    def __init__(self, settings: DetectorSettings = COST, *, peaks: bool = False) -> None:
         self.settings = settings
         self.level = LevelDetector(settings)
         self.tail = TailDetector(settings)
+        self.peak = PeakDetector(settings) if peaks else None
         self.state: AlertState = "resolved"
         self.onset_us = 0
         self._calm_since_us: int | None = None
         self._fired_us = 0
+        self._peak_us: int | None = None
         self._bucket = [0.0, 0.0, 0.0, 0.0]
         self._bucket_us: int | None = None
         self._worst: list[tuple[float, int]] = []
@@ -86,7 +97,9 @@ class DriftMonitor:
         told = []
         if self._bucket_us is not None:
             ratio_log = float(np.log(observed / expected))
-            self.level.update(self._bucket_us, ratio_log)
+            self.level.update(self._bucket_us, ratio_log, told=self.state == "firing")
+            if self.peak is not None and self.peak.update(ratio_log):
+                self._peak_us = self._bucket_us
             if abs(self.level.deviation) >= 0.5 * self.level.threshold:
                 self.tail.reset()
             elif self.level.warm:
@@ -100,8 +113,9 @@ class DriftMonitor:
     def _step(self, at_us: int) -> list[Transition]:
         level, tail = self.level, self.tail
         fires = level.confirmed or tail.height >= 1.0
-        suspect = level.beyond or tail.height >= SUSPECT_HEIGHT
-        self._follow_calm(at_us, abs(level.deviation) < 0.5 * level.threshold and tail.height < 0.5)
+        peaked = self._peak_us == at_us
+        suspect = level.beyond or peaked or tail.height >= SUSPECT_HEIGHT
+        self._follow_calm(at_us, abs(level.deviation) < 0.5 * level.threshold and tail.height < 0.5 and not peaked)
         calm = self._calm_since_us is not None and at_us - self._calm_since_us >= self.settings.calm_s * 1e6
         if calm:
             level.forget_change()
@@ -109,7 +123,7 @@ class DriftMonitor:
             if not (fires or suspect):
                 self._worst = self._worst if not calm else []
                 return []
-            self.onset_us = level.onset_us() if level.beyond else tail.onset_us
+            self.onset_us = level.onset_us() if level.beyond else (at_us if peaked else tail.onset_us)
             return [self._move("firing" if fires else "suspected", at_us)]
         if self.state == "suspected" and fires:
             return [self._move("firing", at_us)]
@@ -140,6 +154,8 @@ class DriftMonitor:
                 f"level x{np.exp(level.deviation):.2f} of the reference, told from x{np.exp(level.threshold):.2f} on, "
                 f"wanders by {level.wander:.1%}"
             )
+        if self._peak_us == at_us:
+            evidence.append("a value far above all before")
         if tail.height >= SUSPECT_HEIGHT:
             evidence.append(f"{tail.share:.1%} of values above their predicted P99")
         worst = tuple(at for _, at in self._worst)
@@ -150,8 +166,9 @@ class DriftMonitor:
         return {
             "level": self.level.snapshot(),
             "tail": self.tail.snapshot(),
+            "peak": None if self.peak is None else self.peak.snapshot(),
             "state": self.state,
-            "times_us": [self.onset_us, self._calm_since_us, self._fired_us, self._bucket_us],
+            "times_us": [self.onset_us, self._calm_since_us, self._fired_us, self._bucket_us, self._peak_us],
             "bucket": self._bucket,
             "worst": [list(item) for item in self._worst],
         }
@@ -163,19 +180,31 @@ class DriftMonitor:
         monitor.level = LevelDetector.restore(data["level"], settings)
         monitor.tail = TailDetector.restore(data["tail"], settings)
         monitor.state = data["state"]
-        monitor.onset_us, monitor._calm_since_us, monitor._fired_us, monitor._bucket_us = data["times_us"]
+        monitor.peak = None if data["peak"] is None else PeakDetector.restore(data["peak"], settings)
+        monitor.onset_us, monitor._calm_since_us, monitor._fired_us, monitor._bucket_us, monitor._peak_us = data[
+            "times_us"
+        ]
         monitor._bucket = [float(value) for value in data["bucket"]]
         monitor._worst = [(float(value), int(at_us)) for value, at_us in data["worst"]]
         return monitor
 
 
 class DriftAlerts:
-    """The drift alerts of one deployment: step costs per engine, and lengths and cache hits of its traffic."""
+    """The drift alerts of one deployment: step costs per engine, lengths and cache hits of traffic, and forecasts.
 
-    def __init__(self, deployment: str, cost: DetectorSettings = COST, traffic: DetectorSettings = TRAFFIC) -> None:
+    Settings are per kind of alert; kinds left out have the ones above.
+    """
+
+    def __init__(self, deployment: str, settings: Mapping[AlertKind, DetectorSettings] | None = None) -> None:
         self._deployment = deployment
-        self._settings: dict[str, DetectorSettings] = {"cost_drift": cost, "traffic_drift": traffic}
+        defaults: dict[AlertKind, DetectorSettings] = {
+            "cost_drift": COST,
+            "traffic_drift": TRAFFIC,
+            "forecast_drift": FORECAST,
+        }
+        self._settings: dict[AlertKind, DetectorSettings] = {**defaults, **(settings or {})}
         self._monitors: dict[tuple[AlertKind, str], DriftMonitor] = {}
+        self._shortest_s = float("inf")
 
     @property
     def drifting(self) -> tuple[str, ...]:
@@ -207,10 +236,30 @@ class DriftAlerts:
                 alerts += [self._alert("traffic_drift", name, transition) for transition in told]
         return alerts
 
+    def on_score(self, score: Score) -> list[Alert]:
+        """Transitions of forecast drift caused by one scored forecast: medians at the shortest horizon, finely made.
+
+        While costs or traffic drift, forecasts that miss have that cause and are not told again.
+        """
+        self._shortest_s = min(self._shortest_s, score.horizon_s)
+        explained = score.intervened or any(
+            monitor.state != "resolved" for (kind, _), monitor in self._monitors.items() if kind != "forecast_drift"
+        )
+        if explained or score.phase != "fine" or score.horizon_s > self._shortest_s:
+            return []
+        alerts = []
+        for cell in score.cells:
+            if cell.metric in FORECAST_METRICS and cell.quantile == 0.5 and cell.observed_s and cell.forecast_s:
+                monitor = self._monitor("forecast_drift", cell.metric)
+                told = monitor.update_one(score.as_of_us, cell.observed_s, cell.forecast_s)
+                alerts += [self._alert("forecast_drift", cell.metric, transition) for transition in told]
+        return alerts
+
     def _monitor(self, kind: AlertKind, subject: str) -> DriftMonitor:
         monitor = self._monitors.get((kind, subject))
         if monitor is None:
-            monitor = self._monitors[(kind, subject)] = DriftMonitor(self._settings[kind])
+            monitor = DriftMonitor(self._settings[kind], peaks=kind == "traffic_drift")
+            self._monitors[(kind, subject)] = monitor
         return monitor
 
     def _alert(self, kind: AlertKind, subject: str, told: Transition) -> Alert:
@@ -231,17 +280,17 @@ class DriftAlerts:
     def snapshot(self) -> dict[str, Any]:
         """State as numbers, strings, lists and dicts. The settings are not in it."""
         monitors = [[*key, self._monitors[key].snapshot()] for key in sorted(self._monitors)]
-        return {"version": VERSION, "deployment": self._deployment, "monitors": monitors}
+        shortest_s = None if np.isinf(self._shortest_s) else self._shortest_s
+        return {"version": VERSION, "deployment": self._deployment, "shortest_s": shortest_s, "monitors": monitors}
 
     @classmethod
-    def restore(
-        cls, data: Mapping[str, Any], cost: DetectorSettings = COST, traffic: DetectorSettings = TRAFFIC
-    ) -> Self:
+    def restore(cls, data: Mapping[str, Any], settings: Mapping[AlertKind, DetectorSettings] | None = None) -> Self:
         """The alerts of a snapshot. Raises ValueError if it is of another version or damaged."""
         if data.get("version") != VERSION:
             raise ValueError(f"drift snapshot: version {data.get('version')!r} cannot be read here, expected {VERSION}")
         try:
-            alerts = cls(str(data["deployment"]), cost, traffic)
+            alerts = cls(str(data["deployment"]), settings)
+            alerts._shortest_s = float("inf") if data["shortest_s"] is None else float(data["shortest_s"])
             for kind, subject, state in data["monitors"]:
                 alerts._monitors[(kind, subject)] = DriftMonitor.restore(state, alerts._settings[kind])
         except (KeyError, TypeError, IndexError) as error:
@@ -250,7 +299,9 @@ class DriftAlerts:
 
 
 def _cause(kind: AlertKind, subject: str) -> str:
-    return f"step cost of engine {subject!r}" if kind == "cost_drift" else f"traffic: {subject}"
+    if kind == "cost_drift":
+        return f"step cost of engine {subject!r}"
+    return f"{'traffic' if kind == 'traffic_drift' else 'forecast'}: {subject}"
 
 
 def _missed(event: RequestFinished) -> float | None:
