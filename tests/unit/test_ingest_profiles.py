@@ -127,7 +127,7 @@ def test_what_is_no_trace_is_one_clear_line(tmp_path: Path, text: str) -> None:
         ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", SpanClass.COMMUNICATION),
         ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>", SpanClass.COMMUNICATION),
         ("_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdINS_27Rmsnorm2dFwdPipelineOnePass", SpanClass.ELEMENTWISE),
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", SpanClass.ELEMENTWISE),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor>", SpanClass.ELEMENTWISE),
         ("void vllm::rotary_embedding_kernel<c10::BFloat16, true>", SpanClass.ELEMENTWISE),
         ("_topk_forward", SpanClass.ELEMENTWISE),
         ("cudaLaunchKernel", SpanClass.LAUNCH),
