@@ -12,6 +12,7 @@ from pipelines.errors import ConfigError
 from pipelines.ingest.importing import ImportReport, import_files
 from pipelines.ingest.recording import InputRecord, read_recording
 from pipelines.ingest.registry import FORMATS
+from pipelines.ingest.report_text import report_lines
 from pipelines.ingest.rows import RELATIVE_T0_US, Source, read_head
 from schemas.engines import EngineConfig
 from schemas.requests import RequestAborted, RequestArrived, RequestFinished
@@ -501,3 +502,12 @@ def test_a_recording_is_a_format_too(tmp_path: Path) -> None:
     report = import_files(None, [tmp_path / "one"], out=tmp_path / "two")
     assert report.files[0].format == "recording"
     assert read_recording(tmp_path / "two").events == read_recording(tmp_path / "one").events
+
+
+def test_a_report_reads_as_text_and_hides_no_refusal(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(AZURE + "\n2023-11-16 18:15:51.0,-4,9\n")
+    text = "\n".join(report_lines(import_files(None, [tmp_path / "a.csv"], out=tmp_path / "out")))
+    assert "3 rows in, 2 out (2 arrived, 2 finished)" in text
+    assert "a.csv row 4 field ContextTokens: out_of_range" in text
+    assert "azure: 2 requests in 4.3 s" in text
+    assert f"written: {tmp_path / 'out'}" in text
