@@ -26,7 +26,8 @@ def report_lines(report: ImportReport) -> Iterator[str]:
 def _file_lines(file: FileReport) -> Iterator[str]:
     became = ", ".join(f"{many:,} {kind}" for kind, many in file.records.items()) or "nothing"
     refused = sum(file.refused.values())
-    yield f"{file.path} [{file.format or 'no known format'}]: {file.rows_in:,} rows in, {file.rows_out:,} out ({became})"
+    known = file.format or "no known format"
+    yield f"{file.path} [{known}]: {file.rows_in:,} rows in, {file.rows_out:,} out ({became})"
     if refused:
         reasons = ", ".join(f"{many:,} {reason}" for reason, many in file.refused.items())
         yield f"  {refused:,} rows refused: {reasons}"
