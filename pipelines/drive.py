@@ -2,8 +2,9 @@
 
 import asyncio
 
+from pipelines.lanes import INPUT_NAMES
 from pipelines.log import Log
-from pipelines.worker import INPUT_NAMES, Worker
+from pipelines.worker import Worker
 
 READ_RECORDS = 500
 READ_TIMEOUT_S = 0.5

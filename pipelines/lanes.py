@@ -1,97 +1,149 @@
 """Records of one partition's input topics in one order. Reads from no log; judges no record.
 
-Topics are read side by side, and after a pause one of them may be minutes ahead of another. A lane hands out the
-record with the earliest timestamp, and waits for a topic that is known to hold more. What is known are end offsets,
-asked for before a record beyond them is handed out: a record that was stored before another was sent is never
-overtaken by it.
+Topics are read side by side, and after a pause one of them may be minutes ahead of another. A lane hands out what
+describes the service first (engines, targets, changes), then requests and steps, then ticks, which say that all before
+them was read. It does so in rounds: a round reaches to end offsets that were asked for after its records had come, so
+whatever was stored before a record was sent is in the same round or an earlier one. Timestamps only keep requests and
+steps abreast: they are other people's clocks.
 
-Laws: records of one topic come out in offset order, each once; nothing comes out while a topic that is known to hold
-more has none here, unless `give_up_waiting` said so.
+Laws: records of one topic come out in offset order, each once; a description comes out before every request and step
+that was sent after it was stored, and a tick after all that was stored before it was sent; nothing comes out while
+a topic of its turn is known to hold more and has none here, unless `give_up_waiting` said so.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from pipelines.log import LogRecord, TopicPartition
+from schemas.topics import CHANGES, ENGINES, REQUESTS, SLOS, STEPS, TICKS
 
+TURNS: tuple[tuple[str, ...], ...] = (
+    (ENGINES.name, SLOS.name, CHANGES.name),
+    (REQUESTS.name, STEPS.name),
+    (TICKS.name,),
+)
+"""Topics in the order of their turns in a round."""
+INPUT_NAMES = tuple(topic for turn in TURNS for topic in turn)
 CROWDED_RECORDS = 4_000
 """Records of one topic held here above which reading of that topic pauses until half of them are gone."""
 
 
-class Lane:
-    """One partition. `topics` are its input topics, in the order that settles equal timestamps."""
+class _Queue:
+    """Records of one topic that have come and not gone, with the earliest timestamp among them at hand."""
 
-    def __init__(self, partition: int, topics: Iterable[str], positions: Mapping[str, int]) -> None:
+    def __init__(self, position: int) -> None:
+        self.records: deque[LogRecord] = deque()
+        self.received = position
+        self.handed = position
+        self.end = position
+        self._earliest_ms: deque[int] = deque()
+
+    def push(self, record: LogRecord) -> None:
+        self.received = record.offset + 1
+        self.records.append(record)
+        while self._earliest_ms and self._earliest_ms[-1] > record.timestamp_ms:
+            self._earliest_ms.pop()
+        self._earliest_ms.append(record.timestamp_ms)
+
+    def pop(self) -> LogRecord:
+        record = self.records.popleft()
+        self.handed = record.offset + 1
+        if self._earliest_ms[0] == record.timestamp_ms:
+            self._earliest_ms.popleft()
+        return record
+
+    @property
+    def earliest_ms(self) -> int:
+        return self._earliest_ms[0]
+
+    @property
+    def ready(self) -> bool:
+        """Whether the first record belongs to this round."""
+        return bool(self.records) and self.records[0].offset < self.end
+
+    @property
+    def awaited(self) -> bool:
+        """Whether the round holds more, of which none is here."""
+        return not self.records and self.received < self.end
+
+
+class Lane:
+    """One partition; `positions` are the offsets of the next records to receive, 0 where there is none."""
+
+    def __init__(self, partition: int, positions: Mapping[str, int]) -> None:
         self.partition = partition
-        self._held: dict[str, deque[LogRecord]] = {topic: deque() for topic in topics}
-        self.received = {topic: positions.get(topic, 0) for topic in self._held}
-        """Per topic, the offset of the next record to receive."""
-        self.handed = dict(self.received)
-        """Per topic, the offset after the last record handed out."""
-        self._ends = dict(self.received)
+        self._queues = {topic: _Queue(positions.get(topic, 0)) for topic in INPUT_NAMES}
+        self._turns = [[self._queues[topic] for topic in turn] for turn in TURNS]
 
     def receive(self, record: LogRecord) -> bool:
         """Take a record of one of the topics; False for one that came before."""
-        if record.offset < self.received[record.topic]:
+        queue = self._queues[record.topic]
+        if record.offset < queue.received:
             return False
-        self.received[record.topic] = record.offset + 1
-        self._held[record.topic].append(record)
+        queue.push(record)
         return True
 
     def learn_ends(self, ends: Mapping[str, int]) -> None:
-        """End offsets of all topics, asked for after the last record was received."""
+        """End offsets of all topics, asked for after the last record was received: the next round."""
         for topic, end in ends.items():
-            self._ends[topic] = max(end, self._ends[topic])
+            queue = self._queues[topic]
+            queue.end = max(end, queue.end)
+
+    @property
+    def received(self) -> dict[str, int]:
+        """Per topic, the offset of the next record to receive."""
+        return {topic: queue.received for topic, queue in self._queues.items()}
+
+    @property
+    def handed(self) -> dict[str, int]:
+        """Per topic, the offset after the last record handed out."""
+        return {topic: queue.handed for topic, queue in self._queues.items()}
 
     @property
     def held(self) -> int:
         """Records received and not handed out."""
-        return sum(len(records) for records in self._held.values())
+        return sum(len(queue.records) for queue in self._queues.values())
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """Topics known to hold more of which none is here."""
-        return tuple(
-            topic for topic, records in self._held.items() if not records and self.received[topic] < self._ends[topic]
-        )
+        """Topics known to hold more of which none is here, in the turn that holds up the others."""
+        for turn in TURNS:
+            waiting = tuple(topic for topic in turn if self._queues[topic].awaited)
+            if waiting or any(self._queues[topic].ready for topic in turn):
+                return waiting
+        return ()
 
     @property
     def must_ask(self) -> bool:
-        """Whether the next record lies beyond the known ends, so that these must be asked for before `pop`."""
-        first = self._first()
-        return first is not None and first.offset >= self._ends[first.topic]
+        """Whether this round is through and records of the next are here, so that ends must be asked for."""
+        return self.held > 0 and not any(queue.ready or queue.awaited for queue in self._queues.values())
 
     def pop(self) -> LogRecord | None:
         """The next record, or None where there is none, a topic is awaited, or ends must be asked for."""
-        first = self._first()
-        if first is None or first.offset >= self._ends[first.topic] or self.awaited:
-            return None
-        self._held[first.topic].popleft()
-        self.handed[first.topic] = first.offset + 1
-        return first
-
-    def _first(self) -> LogRecord | None:
-        heads = [records[0] for records in self._held.values() if records]
-        return min(heads, key=lambda record: record.timestamp_ms, default=None)
+        for turn in self._turns:
+            if any(queue.awaited for queue in turn):
+                return None
+            ready = [queue for queue in turn if queue.ready]
+            if ready:
+                return min(ready, key=lambda queue: queue.earliest_ms).pop()
+        return None
 
     def give_up_waiting(self) -> tuple[str, ...]:
         """Go on without the topics awaited: what seemed to be records there are gaps. Returns the topics."""
         missing = self.awaited
         for topic in missing:
-            self._ends[topic] = self.received[topic]
+            self._queues[topic].end = self._queues[topic].received
         return missing
 
     def crowded(self) -> set[TopicPartition]:
         """Topics to stop reading for a while; never one that is awaited."""
-        return {self._place(topic) for topic, records in self._held.items() if len(records) > CROWDED_RECORDS}
+        return {self._place(topic) for topic, queue in self._queues.items() if len(queue.records) > CROWDED_RECORDS}
 
     def roomy(self) -> set[TopicPartition]:
         """Topics that may be read again."""
-        return {self._place(topic) for topic, records in self._held.items() if 2 * len(records) <= CROWDED_RECORDS}
+        return {
+            self._place(topic) for topic, queue in self._queues.items() if 2 * len(queue.records) <= CROWDED_RECORDS
+        }
 
     def _place(self, topic: str) -> TopicPartition:
         return TopicPartition(topic, self.partition)
-
-    def unread(self, ends: Mapping[str, int]) -> bool:
-        """Whether records wait, here or in the log, given its end offsets."""
-        return any(self.handed[topic] < end for topic, end in ends.items())

@@ -18,20 +18,19 @@ import msgspec
 
 from pipelines.checkpoint import MAX_STATE_BYTES, read_checkpoint, with_positions
 from pipelines.errors import ConfigError
-from pipelines.lanes import Lane
+from pipelines.lanes import INPUT_NAMES, Lane
 from pipelines.log import Log, LogRecord, Producer, RecordRefusedError, TopicPartition
 from pipelines.outputs import Outgoing
 from pipelines.partitions import partition_of
 from pipelines.runtime import Incoming, Runtime, Todo
 from pipelines.workers import Simulators
 from schemas.codec import SchemaError
-from schemas.topics import DLQ, INPUTS
+from schemas.topics import DLQ
 from twin.core import SnapshotError
 from twin.job import SimulationJob, SimulationResult
 
 log = logging.getLogger("twincast.worker")
 
-INPUT_NAMES = tuple(topic.name for topic in INPUTS)
 AWAITED_SILENCE_S = 2.0
 """How long to wait for records that the end offset promises before taking them for a gap in the log."""
 TURN_RECORDS = 64
@@ -120,14 +119,16 @@ class Worker:
         for record in checkpoint.snapshots:
             try:
                 self._runtime.restore(record.value or b"")
-            except (SchemaError, SnapshotError) as error:
-                raise ConfigError(f"{record}: {error}") from error
+            except (SchemaError, SnapshotError, ValueError, LookupError, TypeError) as error:
+                raise ConfigError(
+                    f"{record}: this state cannot be taken over ({error}); run the program that wrote it, or delete it"
+                ) from error
         if checkpoint.accounts is not None:
             self._runtime.accounts(number).restore(checkpoint.accounts)
         places = [TopicPartition(topic, number) for topic in INPUT_NAMES]
         begins = await self._log.begin_offsets(places)
         positions = {place.topic: max(checkpoint.positions.get(place.topic, 0), begins[place]) for place in places}
-        post = _Post(Lane(number, INPUT_NAMES, positions))
+        post = _Post(Lane(number, positions))
         post.saved_ticks = {core.deployment: core.ticks for core in self._cores(number)}
         post.task = asyncio.create_task(self._guard(post), name=f"partition {number}")
         log.info("partition %d: %d deployments, from %s", number, len(post.saved_ticks), _brief(positions))
@@ -237,7 +238,7 @@ class Worker:
             if lane.awaited:
                 await self._await_promised(post)
                 return
-        post.idle = not post.outstanding and not lane.held
+        post.idle = not post.outstanding and not lane.held and not post.closing
         await post.wake.wait()
         post.idle = False
 

@@ -88,6 +88,9 @@ class Intake:
         if seen is Seen.CONFLICT:
             return [self._refuse(Refusal(unit.position, Outcome.QUARANTINED, "id_conflict", unit.record))]
         if isinstance(unit.record, Tick):
+            if unit.at_us < self.clock.watermark_us:
+                self.accounts.settle(Outcome.DUPLICATE)  # records have told the time already
+                return []
             self.clock.tick(unit.at_us)
         accepted, from_the_future = self.clock.admit(unit)
         refusals = [

@@ -19,8 +19,9 @@ from faust.types import TP
 from yarl import URL
 
 from pipelines.kafka.access import ClusterAccess
+from pipelines.lanes import INPUT_NAMES
 from pipelines.log import LogRecord, TopicPartition
-from pipelines.worker import INPUT_NAMES, Worker
+from pipelines.worker import Worker
 
 log = logging.getLogger("twincast.faust")
 
