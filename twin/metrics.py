@@ -103,20 +103,24 @@ def quantile(values: FloatArray, q: float) -> float:
 
 
 def quantiles(values: FloatArray, qs: Sequence[float] = QUANTILES) -> FloatArray:
-    """`quantile` for several q at once, float64[len(qs)]; one selection instead of a sort."""
+    """`quantile` for several q at once, float64[len(qs)] in their order.
+
+    One selection after the other, each in what the last one left above: far cheaper than a sort or a joint selection.
+    """
     if values.size == 0 or math.isnan(float(values.sum())):
         values = values[~np.isnan(values)]
     count = values.size
+    out = np.full(len(qs), np.nan)
     if count == 0:
-        return np.full(len(qs), np.nan)
-    ranks = [(count - 1) * q for q in qs]
-    below = [int(rank) for rank in ranks]
-    above = [min(index + 1, count - 1) for index in below]
-    ordered = np.partition(values, sorted({*below, *above}))
-    out = np.empty(len(qs))
-    for at, (rank, low, high) in enumerate(zip(ranks, below, above, strict=True)):
+        return out
+    below = 0
+    for at in sorted(range(len(qs)), key=qs.__getitem__):
+        rank = (count - 1) * qs[at]
+        low = int(rank)
+        values = np.partition(values, low - below)[low - below :]
+        below = low
         share = rank - low
-        out[at] = ordered[low] if share == 0.0 else _between(float(ordered[low]), float(ordered[high]), share)
+        out[at] = values[0] if share == 0.0 else _between(float(values[0]), float(values[1:].min()), share)
     return out
 
 
