@@ -260,7 +260,9 @@ def require_sendable(
     """Raise RecordRefusedError for a record that a broker would refuse, since that costs its whole batch."""
     if key is None and value is None:
         raise RecordRefusedError(f"a record for {topic} needs a key or a value; give one of them")
-    size_bytes = len(key or b"") + len(value or b"") + sum(len(name) + len(text) for name, text in headers)
+    size_bytes = len(key or b"") + len(value or b"")
+    if headers:
+        size_bytes += sum(len(name) + len(text) for name, text in headers)
     if size_bytes > max_record_bytes:
         raise RecordRefusedError(
             f"a record of {size_bytes} bytes for {topic} is over the limit of {max_record_bytes}; trim or split it"

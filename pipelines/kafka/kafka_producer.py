@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from aiokafka import AIOKafkaProducer
@@ -43,6 +44,8 @@ Codec = Literal["gzip", "snappy", "lz4", "zstd"] | None
 BUFFER_BYTES = 32 << 20
 BATCH_BYTES = 131_072
 LINGER_MS = 5
+RECORD_BYTES = 64
+"""Counted for a record besides its key and value."""
 REVIVE_BACKOFF_S = 0.5
 ABANDON_TIMEOUT_S = 3.0
 REFUSALS = (
@@ -57,14 +60,12 @@ REFUSALS = (
 
 class _Unacknowledged(NamedTuple):
     topic: str
-    partition: int | None
+    partition: int
     key: bytes | None
     value: bytes | None
     headers: list[Header]
     timestamp_ms: int
-
-    def size_bytes(self) -> int:
-        return len(self.key or b"") + len(self.value or b"") + 64
+    size_bytes: int
 
 
 class KafkaProducer:
@@ -80,7 +81,8 @@ class KafkaProducer:
         self._linger_ms = linger_ms
         self._client: Any = None
         self._unacknowledged: dict[int, _Unacknowledged] = {}
-        self._sent: set[asyncio.Future[Any]] = set()
+        self._with_client = 0
+        """Records that are on their way to the client or unsettled there."""
         self._number = 0
         self._bytes = 0
         self._counts: dict[str, int] = {}
@@ -88,7 +90,6 @@ class KafkaProducer:
         self._failure: Exception | None = None
         self._last_error: BaseException | None = None
         self._changed = asyncio.Event()
-        self._handing = asyncio.Lock()
         self._broken = False
         self._reviving: asyncio.Task[None] | None = None
         self.revivals = 0
@@ -121,13 +122,15 @@ class KafkaProducer:
             await self._change(None)
             self._raise_failure()
         at_ms = now_ms if timestamp_ms is None else timestamp_ms
-        record = _Unacknowledged(topic, where, key, value, list(headers), at_ms)
-        self._number += 1
-        self._unacknowledged[self._number] = record
-        self._bytes += record.size_bytes()
-        number = self._number
+        size_bytes = len(key or b"") + len(value or b"") + RECORD_BYTES
+        record = _Unacknowledged(topic, where, key, value, list(headers), at_ms, size_bytes)
+        self._number = number = self._number + 1
+        self._unacknowledged[number] = record
+        self._bytes += size_bytes
         try:
-            await self._hand_over_in_turn(number, record)
+            # A client that is being replaced gets nothing: its replacement gets this record with the others.
+            while self._reviving is None and not await self._hand_over(number, record):
+                pass
         except BaseException:  # cancelled while the client's buffer is full: not sent
             self._forget(number)
             raise
@@ -191,35 +194,28 @@ class KafkaProducer:
             raise
         return client
 
-    async def _hand_over_in_turn(self, number: int, record: _Unacknowledged) -> None:
-        """Give a record to the client, unless that is being replaced: then the replacement gets it with the others."""
-        while self._reviving is None:
-            async with self._handing:
-                if self._reviving is None and await self._hand_over(number, record):
-                    return
-
     async def _hand_over(self, number: int, record: _Unacknowledged) -> bool:
         """Give a record to the client; False when its buffer stayed full. A client that fails is replaced."""
+        topic, partition, key, value, headers, timestamp_ms, _ = record
+        self._with_client += 1
         try:
             future = await self._client.send(
-                record.topic,
-                record.value,
-                record.key,
-                partition=record.partition,
-                timestamp_ms=record.timestamp_ms,
-                headers=record.headers,
+                topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
             )
-        except KafkaTimeoutError:
-            return False
-        except KafkaError as error:
-            self._revive(error)
-            return True
-        self._sent.add(future)
-        future.add_done_callback(lambda done: self._settle(number, record, done))
+        except BaseException as error:
+            self._with_client -= 1
+            self._changed.set()
+            if isinstance(error, KafkaTimeoutError):
+                return False
+            if isinstance(error, KafkaError):
+                self._revive(error)
+                return True
+            raise
+        future.add_done_callback(partial(self._settle, number, record))
         return True
 
     def _settle(self, number: int, record: _Unacknowledged, done: asyncio.Future[Any]) -> None:
-        self._sent.discard(done)
+        self._with_client -= 1
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if isinstance(error, REFUSALS):
             self._failure = RecordRefusedError(
@@ -227,6 +223,7 @@ class KafkaProducer:
                 f"{type(error).__name__} {error}"
             )
         elif error is not None:
+            self._changed.set()
             self._revive(error)
             return
         self._forget(number)
@@ -234,7 +231,7 @@ class KafkaProducer:
     def _forget(self, number: int) -> None:
         record = self._unacknowledged.pop(number, None)
         if record is not None:
-            self._bytes -= record.size_bytes()
+            self._bytes -= record.size_bytes
         self._changed.set()
 
     def _revive(self, reason: BaseException) -> None:
@@ -245,11 +242,11 @@ class KafkaProducer:
 
     async def _replace_client(self) -> None:
         """Replace the client and send again what is not acknowledged, until a client has taken it all."""
-        async with self._handing:
+        try:
             while self._broken:
                 # All that the old client still holds has to end first, or it could be stored behind what is sent again.
-                if self._sent:
-                    await asyncio.wait(set(self._sent))
+                while self._with_client:
+                    await self._change(None)
                 await _abandon(self._client)
                 self._broken = False
                 try:
@@ -260,17 +257,20 @@ class KafkaProducer:
                     continue
                 self.revivals += 1
                 await self._send_again()
+        finally:
             self._reviving = None
+            self._changed.set()
 
     async def _send_again(self) -> None:
         handed_over = 0
         while remaining := [number for number in self._unacknowledged if number > handed_over]:
             for number in remaining:
+                record = self._unacknowledged.get(number)
+                while record is not None and not self._broken and not await self._hand_over(number, record):
+                    pass
                 if self._broken:
                     await asyncio.sleep(REVIVE_BACKOFF_S)
                     return
-                while not await self._hand_over(number, self._unacknowledged[number]):
-                    pass
                 handed_over = number
 
     async def _change(self, deadline_s: float | None) -> bool:
