@@ -238,6 +238,19 @@ def test_a_scenario_refuses_bad_times_and_shares() -> None:
         Scenario("")
 
 
+def test_sources_refuse_what_could_not_be_drawn() -> None:
+    ones = np.ones(2, np.int64)
+    for at, extent, isl, osl, complaint in (
+        (np.array([0.5, 0.4]), 2.0, ones, ones, "sorted"),
+        (np.array([0.5, 2.4]), 2.0, ones, ones, "sorted"),
+        (np.array([0.5, 1.5]), 2.0, 0 * ones, ones, ">= 1"),
+        (np.array([0.5, 1.5]), 2.0, ones, 0 * ones, ">= 1"),
+        (np.array([0.5, 1.5]), 2.0, ones[:1], ones, "one entry per arrival"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            Sources.plain(at, extent, isl, osl)
+
+
 def test_a_draw_from_real_records_repeats_byte_for_byte() -> None:
     history = history_of(bursty(5.0, 300.0), 200.0)
     plan = history.plan(us(200.0))

@@ -169,11 +169,11 @@ def _lengths(
     ):
         if long_ratio > 0.0 and long_factor != 1.0:
             chosen = _uniform(streams, name, offsets, None) < long_ratio
-            tokens[chosen] = np.rint(tokens[chosen] * (factor * long_factor)).astype(np.int64)
-            tokens[~chosen] = np.rint(tokens[~chosen] * factor).astype(np.int64)
+            factors = np.where(chosen, factor * long_factor, factor)
+            tokens[:] = np.clip(np.rint(tokens * factors), 1, MAX_TOKENS)
         elif factor != 1.0:
-            tokens[:] = np.rint(tokens * factor).astype(np.int64)
-    return np.clip(isl, 1, MAX_TOKENS), np.clip(osl, 1, MAX_TOKENS)
+            tokens[:] = np.clip(np.rint(tokens * factor), 1, MAX_TOKENS)
+    return isl, osl
 
 
 def _uniform(streams: Streams, subsystem: str, offsets: IntArray, where: BoolArray | None) -> FloatArray:

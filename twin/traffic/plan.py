@@ -43,6 +43,10 @@ class Sources:
                 raise ValueError(f"sources.{name} must have one entry per arrival: {n}")
         if self.hash_offsets.shape != (n + 1,) or self.hash_values.shape != self.hash_first.shape:
             raise ValueError(f"sources.hash_offsets must have {n + 1} entries, hash_values and hash_first one length")
+        if n and (
+            self.isl_tokens.min() < 1 or not ((self.osl_tokens >= 1) | (self.osl_tokens == UNKNOWN_TOKENS)).all()
+        ):
+            raise ValueError("sources.isl_tokens and osl_tokens must be >= 1 (or UNKNOWN_TOKENS for an output)")
         if n and not (self.at[0] >= 0.0 and self.at[-1] <= self.extent and (np.diff(self.at) >= 0).all()):
             raise ValueError("sources.at must be sorted and lie in 0 .. extent")
 
