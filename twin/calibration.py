@@ -27,9 +27,8 @@ US_PER_S = 1_000_000
 INTERVAL_LEVEL = 0.9
 LEAST_S = 1e-6
 _VERSION = 1
-_T_DEGREES = 4
-_T_95 = 2.131846786326649
-"""95 % point of Student's t with 4 degrees of freedom, whose tails latencies of windows were found to have."""
+_T_95 = 2.919985580353726
+"""95 % point of Student's t with 2 degrees of freedom."""
 
 Key = tuple[Metric, float, float]
 """Metric, quantile, horizon in seconds."""
@@ -68,7 +67,8 @@ class CalibrationSettings:
 class Predictive:
     """What one quantile of one metric may turn out to be: a value with its 90 % interval, seconds, 0 < low <= high.
 
-    Each side is half a Student's t with 4 degrees of freedom on the log scale, its 5 % point at the interval's end.
+    Each side is half a Student's t with 2 degrees of freedom on the log scale, its 5 % point at the interval's end. Of
+    1, 2, 3, 4 and 8 degrees, 2 gave the best breach probabilities on recordings at every horizon.
     """
 
     value_s: float
@@ -134,9 +134,9 @@ class FrozenCalibration:
         logs = np.log(np.clip(known, LEAST_S, longest_s))
         centre = float(np.median(logs))
         low, high = (float(value) for value in np.quantile(logs, (0.05, 0.95)))
-        scale = forecast_scale(logs)
+        scale = forecast_scale(metric, logs)
         below, above = self._factors((metric, quantile, horizon_s))
-        multiples = side_multiples(metric, quantile, horizon_s)
+        multiples = side_multiples(metric, horizon_s)
         bias = self.bias.get((metric, quantile, horizon_s), 0.0)
         value = centre + bias
         side_low = max(scale * multiples[0] * math.exp(below), centre - low) * max(widen, 1.0)
@@ -155,11 +155,11 @@ class FrozenCalibration:
         return shared[0] + own[0], shared[1] + own[1]
 
 
-def forecast_scale(logs: FloatArray) -> float:
+def forecast_scale(metric: Metric, logs: FloatArray) -> float:
     """Standard deviation of a forecast on the log scale, from log replications float64[R]: their spread, the error of
     their median, and the base for what they do not know."""
     spread = float(np.std(logs, ddof=1)) if logs.size > 1 else 0.0
-    return math.hypot(spread * math.sqrt(1.0 + math.pi / 2 / logs.size), BASE_SIGMA)
+    return math.hypot(spread * math.sqrt(1.0 + math.pi / 2 / logs.size), BASE_SIGMA[metric])
 
 
 class Calibration:
@@ -268,6 +268,5 @@ def _bounded_exp(log_s: float) -> float:
 
 
 def _t_below(value: float) -> float:
-    """Distribution function of Student's t with `_T_DEGREES` = 4 degrees of freedom, in closed form."""
-    part = value / math.sqrt(_T_DEGREES + value * value)
-    return 0.5 + 0.75 * part - 0.25 * part**3
+    """Distribution function of Student's t with 2 degrees of freedom, in closed form."""
+    return 0.5 + value / (2.0 * math.sqrt(2.0 + value * value))

@@ -2,27 +2,38 @@
 
 Run: python -m tests.bench.bench_calibration            figures against their bars
      python -m tests.bench.bench_calibration derive     default widths from the recordings, each judged by the others
-     python -m tests.bench.bench_calibration oracle     hours of the oracle engine with noise as recorded
+     python -m tests.bench.bench_calibration oracle=6   hours of the oracle engine with noise as recorded
 """
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from schemas.scores import ScoreCell
-from tests.bench.forecast_runs import Run, Sample, log_spread, names, run_recording
+from tests.bench.forecast_runs import SETTINGS, Run, Sample, log_spread, names, run_events, run_recording
+from tests.bench.oracle import COST, START_US, recording_of, serve, wandering
+from tests.bench.step_recordings import engines as step_engines
 from twin.calibration import forecast_scale
-from twin.interval_defaults import KNOTS_S
+from twin.cost.block import StepBlock
+from twin.engine.types import STEPS_PER_EPOCH, Noise
+from twin.interval_defaults import KNOTS_S, TAIL
 from twin.metrics import METRICS, FloatArray
 
 SKILLS = (("ttft_s", 0.5), ("ttft_s", 0.95), ("e2e_s", 0.5), ("e2e_s", 0.95))
+SLOWER = 5.0
+"""The oracle's steps take this many times longer at a rate as much lower: six hours in minutes, load unchanged."""
+ORACLE_LOAD_PER_S = 6.0
 RAMPS, STEADY, DRIFTING = "C", "AB", "F"
 
 
 def main(mode: str) -> None:
     """Print what was asked for."""
     found = names()
+    if mode.startswith("oracle"):
+        oracle(float(mode.removeprefix("oracle").lstrip("=") or 6.0))
+        return
     if not found:
         print("no recordings here: set TWINCAST_RECORDINGS to a folder of them")
         return
@@ -52,6 +63,57 @@ def report(runs: Sequence[Run]) -> None:
         print(f"skill at {horizon_s:g} s, mean of A to F: {np.mean(list(skills.values())):+.1%} (bar: >= +{bar} %)")
 
 
+def oracle(hours: float) -> None:
+    """Coverage on disjoint windows of an engine whose rules and noise are known, warm after ten minutes."""
+    random = np.random.default_rng(2026)
+    slow = COST.scaled(SLOWER)
+    requests = wandering(random, ORACLE_LOAD_PER_S / SLOWER, hours * 3600.0)
+    truth = serve(requests, slow, Noise.from_ratios(np.tile(_recorded_noise(random), (3, 1))))
+    settings = replace(SETTINGS, period_s=30.0)
+    run = run_events("oracle", recording_of(truth, "oracle"), settings)
+    for horizon_s in _horizons([run]):
+        every = round(horizon_s / settings.period_s)
+        scored = [s for s in run.scores if s.horizon_s == horizon_s and s.as_of_us > START_US + 600 * 10**6][::every]
+        cells = [cell for one in scored for cell in one.cells]
+        ratio = np.median([cell.high_s / cell.low_s for cell in cells])
+        print(
+            f"oracle, {hours:g} h, coverage at {horizon_s:g} s: {_coverage(cells):.1%} "
+            f"of {len(scored)} disjoint windows, median high / low {ratio:.2f} (bar: 86 to 94 %, 300 windows)"
+        )
+    changes = run.result.core.authority.changes
+    alerts = len({alert.alert_id for alert in run.result.alerts if alert.state == "firing"})
+    print(f"oracle, {hours:g} h: authority {[level for _, level in changes]}, {alerts} alerts (bar: none, no flapping)")
+
+
+def _recorded_noise(random: np.random.Generator) -> FloatArray:
+    """Ratios of 64 steps in a row to a fit over their whole recording, recordings without a hog chained."""
+    pieces = []
+    for name in names():
+        if name[0] in DRIFTING:
+            continue
+        for block in step_engines(name).values():
+            pieces.append(_epoch_ratios(block))
+    if not pieces:
+        return np.exp(random.normal(0.0, 0.05, 4096))
+    return np.concatenate([pieces[k] for k in random.permutation(len(pieces))])
+
+
+def _epoch_ratios(block: StepBlock) -> FloatArray:
+    used = block.shapes[:, 1] + block.shapes[:, 3] > 0
+    shapes, seconds = block.shapes[used], block.duration_s[used]
+    features = np.column_stack(
+        [np.ones(len(shapes)), shapes, np.maximum(shapes[:, 3:4] - np.array([4.0, 8.0, 16.0]), 0)]
+    )
+    weights = 1.0 / seconds
+    fitted = np.linalg.lstsq(features * weights[:, None], seconds * weights, rcond=None)[0]
+    predicted = np.maximum(features @ fitted, 1e-4)
+    epochs = len(seconds) // STEPS_PER_EPOCH
+    cut = epochs * STEPS_PER_EPOCH
+    sums = [values[:cut].reshape(epochs, -1).sum(axis=1) for values in (seconds, predicted)]
+    ratios: FloatArray = sums[0] / sums[1]
+    return ratios
+
+
 def derive(samples: Sequence[Sample]) -> None:
     """Default side multiples per metric and horizon, recordings weighted alike; coverage of each by the others'."""
     scaled = {id(sample): _scaled(sample) for sample in samples}
@@ -75,15 +137,15 @@ def derive(samples: Sequence[Sample]) -> None:
 
 def _scaled(sample: Sample) -> float:
     centre, logs = log_spread(sample)
-    return (float(np.log(max(sample.observed_s, 1e-6))) - centre) / forecast_scale(logs)
+    return (float(np.log(max(sample.observed_s, 1e-6))) - centre) / forecast_scale(sample.metric, logs)
 
 
 def _multiples(samples: Sequence[Sample], scaled: dict[int, float]) -> tuple[float, float]:
-    """5 % and 95 % points of scaled residuals, each recording with the same weight."""
+    """Scaled residuals at `TAIL` on either side, each recording with the same weight."""
     values = np.array([scaled[id(sample)] for sample in samples])
     counts = {name: sum(s.recording == name for s in samples) for name in {s.recording for s in samples}}
     weights = np.array([1.0 / counts[sample.recording] for sample in samples])
-    return -_weighted_quantile(values, weights, 0.05), _weighted_quantile(values, weights, 0.95)
+    return -_weighted_quantile(values, weights, TAIL), _weighted_quantile(values, weights, 1.0 - TAIL)
 
 
 def _weighted_quantile(values: FloatArray, weights: FloatArray, level: float) -> float:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import simpy
 
+from pipelines.ingest.recording import Recording, event_of, in_order
 from schemas.engines import EngineConfig
-from schemas.steps import RowKind
+from schemas.requests import RequestArrived, RequestFinished
+from schemas.steps import RowKind, Step, StepBatch, StepRow
 from twin.cost.frozen import PS_PER_S, FrozenStepCost, RoleCost
 from twin.cost.shape import StepShape
 from twin.engine.plain import PlainEngine
@@ -111,6 +113,75 @@ def serve(requests: Requests, cost: FrozenStepCost = COST, noise: Noise | None =
         arrived_s=requests.arrived_s, first_token_s=first_s, last_token_s=last_s, osl_tokens=requests.osl_tokens
     )
     return Truth(requests, found, first_s, last_s, tuple(engine.steps))
+
+
+def recording_of(truth: Truth, name: str, batch_steps: int = 20) -> Recording:
+    """Everything of a drained run as records of the wire, in event order."""
+    batches = [
+        StepBatch(
+            deployment="oracle",
+            engine="0",
+            steps=tuple(_wire_step(k, truth.steps[k]) for k in range(at, min(at + batch_steps, len(truth.steps)))),
+        )
+        for at in range(0, len(truth.steps), batch_steps)
+    ]
+    requests = [record for i in range(truth.first_s.size) for record in _wire_request(truth, i)]
+    events = in_order(event_of(record) for record in [CONFIG, *requests, *batches])
+    return Recording(name=name, level="S3", t0_us=START_US, events=events)
+
+
+def _wire_step(number: int, seen: StepSeen) -> Step:
+    shape = seen.shape
+    return Step(
+        step=number,
+        start_us=START_US + seen.start_ps // 1_000_000,
+        duration_us=max(seen.duration_ps // 1_000_000, 1),
+        prefill_requests=shape.prefill_requests,
+        prefill_tokens=shape.prefill_tokens,
+        prefill_attention_pairs=shape.prefill_attention_pairs,
+        decode_requests=shape.decode_requests,
+        decode_context_tokens=shape.decode_context_tokens,
+        waiting=seen.waiting,
+        running=seen.running,
+        rows=tuple(StepRow(f"r{row}", kind, tokens, before) for row, kind, tokens, before in seen.rows),
+    )
+
+
+def _wire_request(truth: Truth, i: int) -> tuple[RequestArrived, RequestFinished]:
+    requests = truth.requests
+    arrived_us, first_us, last_us = (
+        START_US + round(float(seconds[i]) * 1e6) for seconds in (requests.arrived_s, truth.first_s, truth.last_s)
+    )
+    isl, osl = int(requests.isl_tokens[i]), int(requests.osl_tokens[i])
+    arrived = RequestArrived(deployment="oracle", request_id=f"r{i}", at_us=arrived_us, engine="0", isl_tokens=isl)
+    finished = RequestFinished(
+        deployment="oracle",
+        request_id=f"r{i}",
+        at_us=last_us,
+        engine="0",
+        arrived_us=arrived_us,
+        isl_tokens=isl,
+        osl_tokens=osl,
+        first_token_us=first_us,
+        engine_queued_us=arrived_us,
+        engine_first_token_us=first_us,
+        engine_last_token_us=last_us,
+    )
+    return arrived, finished
+
+
+def wandering(random: np.random.Generator, rate_per_s: float, span_s: float, sigma: float = 0.2) -> Requests:
+    """Arrivals whose rate wanders by `sigma` (log) with a memory of ten minutes."""
+    minutes = int(span_s / 60.0) + 1
+    level = np.empty(minutes)
+    level[0] = random.normal()
+    keep = np.exp(-1.0 / 10.0)
+    for k in range(1, minutes):
+        level[k] = keep * level[k - 1] + np.sqrt(1 - keep**2) * random.normal()
+    counts = random.poisson(60.0 * rate_per_s * np.exp(sigma * level - sigma**2 / 2))
+    arrived = np.concatenate([60.0 * k + random.uniform(0.0, 60.0, count) for k, count in enumerate(counts)])
+    arrived = np.sort(arrived[arrived < span_s])
+    return Requests(arrived, _lengths(random, 240.0, arrived.size, 1500), _lengths(random, 48.0, arrived.size, 600))
 
 
 def poisson(
