@@ -238,7 +238,7 @@ def test_arrivals_do_not_wait_for_company(tap: dict[str, ModuleType]) -> None:
 
 def test_the_tap_names_our_topics(tap: dict[str, ModuleType]) -> None:
     observer = tap["observer"]
-    assert [observer.REQUESTS, observer.STEPS, observer.ENGINES] == [t.name for t in (REQUESTS, STEPS, ENGINES)]
+    assert [t.name for t in (REQUESTS, STEPS, ENGINES)] == [observer.REQUESTS, observer.STEPS, observer.ENGINES]
 
 
 def test_a_kafka_sink_keeps_a_deployment_in_one_partition(
