@@ -108,6 +108,7 @@ class LevelDetector:
         self._history: deque[tuple[int, int]] = deque(maxlen=HISTORY_BUCKETS)
         self._recent: deque[int] = deque(maxlen=RECENT_BUCKETS)
         self._recent_sum = 0
+        self._history_sum = 0
         self._inputs: list[float] = []
         self._adwin = self._new_adwin()
         self.reference = 0.0
@@ -151,6 +152,7 @@ class LevelDetector:
         """Take the mean log ratio of one bucket. While a change is `told`, reference and wander stand still."""
         units = round(value * PER_UNIT)
         value = units / PER_UNIT
+        self._history_sum += units - (self._history[0][1] if len(self._history) == HISTORY_BUCKETS else 0)
         self._history.append((at_us, units))
         self._recent_sum += units - (self._recent[0] if len(self._recent) == RECENT_BUCKETS else 0)
         self._recent.append(units)
@@ -164,12 +166,19 @@ class LevelDetector:
             self._follow(value)
 
     def _follow(self, value: float) -> None:
-        """Let wander and reference follow what is not told, however far it strays at once."""
-        bound = self._settings.effect_log
-        strayed = min(abs(self.deviation), self.threshold)
-        gain = max(WANDER_GAIN, 1.0 / (PRIOR_WANDER_BUCKETS + self._reference_buckets))
+        """Let the wander follow what is not told, and the reference what is not beyond the threshold.
+
+        The wander is around the mean of the history, not the reference, or what creeps up would excuse itself.
+        """
+        recent = self._recent_sum / len(self._recent)
+        strayed = min(abs(recent - self._history_sum / len(self._history)) / PER_UNIT, self.threshold)
+        young = 1.0 / (PRIOR_WANDER_BUCKETS + self._reference_buckets)
+        gain = WANDER_GAIN if self._beyond_buckets else max(WANDER_GAIN, young)
         self._wander += gain * (strayed**2 - self._wander)
+        if self._beyond_buckets:
+            return
         self._reference_buckets += 1.0
+        bound = self._settings.effect_log
         move = min(max(value - self.reference, -bound), bound)
         self.reference += max(self._slowest_gain, 1.0 / self._reference_buckets) * move
 
@@ -249,6 +258,7 @@ class LevelDetector:
             units for _, units in islice(detector._history, max(len(times_us) - RECENT_BUCKETS, 0), None)
         )
         detector._recent_sum = sum(detector._recent)
+        detector._history_sum = sum(units for _, units in detector._history)
         detector._inputs = [float(value) for value in data["inputs"]]
         detector._adwin = detector._refilled()
         reference, buckets, squares = (float(value) for value in data["reference"])

@@ -7,6 +7,7 @@ Laws: states follow suspected, firing, resolved, in this order, and each alert h
 same alerts, snapshot or not.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -23,6 +24,9 @@ from twin.detectors import DetectorSettings, LevelDetector, PeakDetector, TailDe
 
 VERSION = 1
 WORST_BUCKETS = 3
+PER_UNIT = 1e9
+MAX_VALUE = 1e6
+"""Sums are of whole billionths of values cut at a million, so that they do not depend on how values came in blocks."""
 SUSPECT_HEIGHT = 0.85
 COST = DetectorSettings()
 TRAFFIC = DetectorSettings(bucket_s=2.0, bucket_rows=8, settle_s=900.0, calm_s=120.0)
@@ -32,6 +36,9 @@ FORECAST = DetectorSettings(
 )
 """Scores of one horizon overlap; over half a minute they are nearly independent."""
 FORECAST_METRICS = ("ttft_s", "e2e_s")
+
+
+_TIMES = ("onset_us", "_calm_since_us", "_fired_us", "_resolved_us", "_peak_us", "_bucket_us", "_number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +69,10 @@ class DriftMonitor:
         self._calm_since_us: int | None = None
         self._fired_us = 0
         self._peak_us: int | None = None
-        self._bucket = [0.0, 0.0, 0.0, 0.0]
+        self._bucket = [0, 0, 0, 0]
         self._bucket_us: int | None = None
+        self._number: int | None = None
+        self._resolved_us = 0
         self._worst: list[tuple[float, int]] = []
 
     def update_many(
@@ -74,14 +83,16 @@ class DriftMonitor:
             return []
         size_us = round(self.settings.bucket_s * 1e6)
         starts = np.flatnonzero(np.diff(at_us // size_us, prepend=-1))
-        sums = np.stack([observed, expected, exceeded, np.ones(len(at_us))])
-        buckets = np.add.reduceat(sums, starts, axis=1)
+        whole = [np.rint(np.minimum(column, MAX_VALUE) * PER_UNIT).astype(np.int64) for column in (observed, expected)]
+        buckets = np.add.reduceat(np.stack([*whole, exceeded, np.ones_like(at_us)]), starts, axis=1)
         told: list[Transition] = []
         for i, start in enumerate(starts):
-            if self._bucket_us is None or at_us[start] // size_us != self._bucket_us // size_us:
+            number = int(at_us[start]) // size_us
+            if number != self._number:
                 told += self._close(int(at_us[start]))
+            self._number = number
             for j in range(4):
-                self._bucket[j] += float(buckets[j, i])
+                self._bucket[j] += int(buckets[j, i])
         return told
 
     def update_one(self, at_us: int, observed: float, expected: float, exceeded: bool = False) -> list[Transition]:
@@ -96,19 +107,24 @@ class DriftMonitor:
             return []
         told = []
         if self._bucket_us is not None:
-            ratio_log = float(np.log(observed / expected))
+            ratio_log = math.log(max(observed, 1) / max(expected, 1))
             self.level.update(self._bucket_us, ratio_log, told=self.state == "firing")
             if self.peak is not None and self.peak.update(ratio_log):
-                self._peak_us = self._bucket_us
+                self._peak_us = self._end_us()
             if abs(self.level.deviation) >= 0.5 * self.level.threshold:
                 self.tail.reset()
             elif self.level.warm:
-                self.tail.update(self._bucket_us, round(exceeded), round(values))
+                self.tail.update(self._bucket_us, exceeded, values)
             self._worst = sorted([*self._worst, (ratio_log, self._bucket_us)], reverse=True)[:WORST_BUCKETS]
-            told = self._step(self._bucket_us)
-        self._bucket = [0.0, 0.0, 0.0, 0.0]
+            told = self._step(self._end_us())
+        self._bucket = [0, 0, 0, 0]
         self._bucket_us = now_us
         return told
+
+    def _end_us(self) -> int:
+        """End of the slot of time that the last value fell into: nothing is told before it could be known."""
+        size_us = round(self.settings.bucket_s * 1e6)
+        return ((self._number or 0) + 1) * size_us
 
     def _step(self, at_us: int) -> list[Transition]:
         level, tail = self.level, self.tail
@@ -123,7 +139,8 @@ class DriftMonitor:
             if not (fires or suspect):
                 self._worst = self._worst if not calm else []
                 return []
-            self.onset_us = level.onset_us() if level.beyond else (at_us if peaked else tail.onset_us)
+            began_us = level.onset_us() if level.beyond else (at_us if peaked else tail.onset_us)
+            self.onset_us = max(began_us, self._resolved_us)
             return [self._move("firing" if fires else "suspected", at_us)]
         if self.state == "suspected" and fires:
             return [self._move("firing", at_us)]
@@ -147,19 +164,21 @@ class DriftMonitor:
         self.state = state
         if state == "firing":
             self._fired_us = at_us
+        elif state == "resolved":
+            self._resolved_us = at_us
         level, tail = self.level, self.tail
         evidence = [note] if note else []
         if self.level.beyond or note:
             evidence.append(
-                f"level x{np.exp(level.deviation):.2f} of the reference, told from x{np.exp(level.threshold):.2f} on, "
-                f"wanders by {level.wander:.1%}"
+                f"level x{math.exp(level.deviation):.2f} of the reference, "
+                f"told from x{math.exp(level.threshold):.2f} on, wanders by {level.wander:.1%}"
             )
         if self._peak_us == at_us:
             evidence.append("a value far above all before")
         if tail.height >= SUSPECT_HEIGHT:
             evidence.append(f"{tail.share:.1%} of values above their predicted P99")
         worst = tuple(at for _, at in self._worst)
-        return Transition(state, at_us, self.onset_us, float(np.exp(level.deviation)), "; ".join(evidence), worst)
+        return Transition(state, at_us, self.onset_us, math.exp(level.deviation), "; ".join(evidence), worst)
 
     def snapshot(self) -> dict[str, Any]:
         """State as numbers, strings and lists."""
@@ -168,7 +187,7 @@ class DriftMonitor:
             "tail": self.tail.snapshot(),
             "peak": None if self.peak is None else self.peak.snapshot(),
             "state": self.state,
-            "times_us": [self.onset_us, self._calm_since_us, self._fired_us, self._bucket_us, self._peak_us],
+            "times_us": [getattr(self, name) for name in _TIMES],
             "bucket": self._bucket,
             "worst": [list(item) for item in self._worst],
         }
@@ -181,10 +200,9 @@ class DriftMonitor:
         monitor.tail = TailDetector.restore(data["tail"], settings)
         monitor.state = data["state"]
         monitor.peak = None if data["peak"] is None else PeakDetector.restore(data["peak"], settings)
-        monitor.onset_us, monitor._calm_since_us, monitor._fired_us, monitor._bucket_us, monitor._peak_us = data[
-            "times_us"
-        ]
-        monitor._bucket = [float(value) for value in data["bucket"]]
+        for name, value in zip(_TIMES, data["times_us"], strict=True):
+            setattr(monitor, name, value)
+        monitor._bucket = [int(value) for value in data["bucket"]]
         monitor._worst = [(float(value), int(at_us)) for value, at_us in data["worst"]]
         return monitor
 
@@ -293,7 +311,7 @@ class DriftAlerts:
             alerts._shortest_s = float("inf") if data["shortest_s"] is None else float(data["shortest_s"])
             for kind, subject, state in data["monitors"]:
                 alerts._monitors[(kind, subject)] = DriftMonitor.restore(state, alerts._settings[kind])
-        except (KeyError, TypeError, IndexError) as error:
+        except (KeyError, TypeError, IndexError, ValueError) as error:
             raise ValueError(f"drift snapshot is damaged: {error}") from error
         return alerts
 
