@@ -27,6 +27,7 @@ US_PER_S = 1_000_000
 INTERVAL_LEVEL = 0.9
 LEAST_S = 1e-6
 _VERSION = 1
+_MIN_BIAS_ROUNDS = 3.0
 _T_95 = 2.919985580353726
 """95 % point of Student's t with 2 degrees of freedom."""
 
@@ -40,22 +41,28 @@ class CalibrationSettings:
 
     A side that is missed in a fresh window grows by `gain * (1 - tail)`, one that is not shrinks by `gain * tail`, with
     tail = (1 - level) / 2: `shared_gain` for all metrics of a horizon at once, by their mean, `own_gain` for each
-    metric and quantile. `min_factor`, `max_factor` bound the product. `bias_gain` moves the output correction, which
-    stays within `max_bias` (log) either way.
+    metric and quantile. `min_factor`, `max_factor` bound the product. The output correction is the mean log error with
+    a half-life of `bias_half_life_rounds` fresh windows, as far as it is beyond `bias_errors` standard errors, and
+    within `max_bias` (log) either way: following every error made forecasts of recordings worse.
     """
 
-    shared_gain: float = 0.4
-    own_gain: float = 0.2
+    shared_gain: float = 0.2
+    own_gain: float = 0.1
     min_factor: float = 0.5
     max_factor: float = 3.0
-    bias_gain: float = 0.05
+    bias_half_life_rounds: float = 20.0
+    bias_errors: float = 2.5
     max_bias: float = 0.25
 
     def __post_init__(self) -> None:
-        for name in ("shared_gain", "own_gain", "bias_gain", "max_bias"):
+        for name in ("shared_gain", "own_gain", "max_bias"):
             value = getattr(self, name)
             if not 0.0 <= value <= 2.0:
                 raise ValueError(f"calibration.{name} must be in [0, 2], got {value}")
+        for name in ("bias_half_life_rounds", "bias_errors"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0.0):
+                raise ValueError(f"calibration.{name} must be a finite number > 0, got {value}")
         if not 0.0 < self.min_factor <= 1.0 <= self.max_factor <= 100.0:
             raise ValueError(
                 "calibration needs 0 < min_factor <= 1 <= max_factor <= 100, "
@@ -101,12 +108,37 @@ class _Sides:
 
 
 @dataclass(slots=True)
+class _Errors:
+    """Weighted moments of log(observed / forecast without correction): weights, sum, squares."""
+
+    weight: float = 0.0
+    total: float = 0.0
+    total2: float = 0.0
+
+    def add(self, error: float, fresh: float, half_life_rounds: float) -> None:
+        keep = 0.5 ** (fresh / half_life_rounds)
+        self.weight = self.weight * keep + fresh
+        self.total = self.total * keep + fresh * error
+        self.total2 = self.total2 * keep + fresh * error * error
+
+    def correction(self, settings: CalibrationSettings) -> float:
+        """The mean, less the standard errors it takes to believe it; windows next to each other count as half."""
+        rounds = self.weight / 2
+        if rounds < _MIN_BIAS_ROUNDS:
+            return 0.0
+        mean = self.total / self.weight
+        spread = math.sqrt(max(self.total2 / self.weight - mean * mean, 0.0))
+        sure = max(abs(mean) - settings.bias_errors * spread / math.sqrt(rounds), 0.0)
+        return math.copysign(min(sure, settings.max_bias), mean)
+
+
+@dataclass(slots=True)
 class _State:
-    """Everything learned. `shared` by horizon, `own` and `bias` by key, `last_us` by horizon."""
+    """Everything learned. `shared` by horizon, `own` and `errors` by key, `last_us` by horizon."""
 
     shared: dict[float, _Sides] = field(default_factory=dict)
     own: dict[Key, _Sides] = field(default_factory=dict)
-    bias: dict[Key, float] = field(default_factory=dict)
+    errors: dict[Key, _Errors] = field(default_factory=dict)
     last_us: dict[float, int] = field(default_factory=dict)
     rounds: float = 0.0
 
@@ -202,14 +234,16 @@ class Calibration:
             self._learn_bias((cell.metric, cell.quantile, horizon_s), cell, fresh)
 
     def _learn_bias(self, key: Key, cell: ScoreCell, fresh: float) -> None:
-        """Move the output correction towards what was observed; one wild window moves it no more than a usual one."""
+        """Error of the forecast without its correction; a wild window counts as one at the bounds."""
         settings = self._settings
-        error = settings.max_bias
+        errors = self._state.errors.setdefault(key, _Errors())
+        error = 2 * settings.max_bias
         if cell.observed_s is not None:
-            error = math.log(max(cell.observed_s, LEAST_S) / max(cell.forecast_s, LEAST_S))
-        error = min(max(error, -settings.max_bias), settings.max_bias)
-        moved = self._state.bias.get(key, 0.0) + settings.bias_gain * fresh * error
-        self._state.bias[key] = min(max(moved, -settings.max_bias), settings.max_bias)
+            applied = errors.correction(settings)
+            error = math.log(max(cell.observed_s, LEAST_S) / max(cell.forecast_s, LEAST_S)) + applied
+        errors.add(
+            min(max(error, -2 * settings.max_bias), 2 * settings.max_bias), fresh, settings.bias_half_life_rounds
+        )
 
     def reset(self) -> None:
         """Back to the defaults: another engine, another distribution."""
@@ -220,7 +254,7 @@ class Calibration:
         least, most = math.log(self._settings.min_factor), math.log(self._settings.max_factor)
         return FrozenCalibration(
             sides={key: (sides.low, sides.high) for key, sides in self._state.own.items()},
-            bias=dict(self._state.bias),
+            bias={key: errors.correction(self._settings) for key, errors in self._state.errors.items()},
             shared={
                 horizon_s: (min(max(sides.low, least), most), min(max(sides.high, least), most))
                 for horizon_s, sides in self._state.shared.items()
@@ -236,7 +270,7 @@ class Calibration:
             "last_us": [[horizon_s, at_us] for horizon_s, at_us in sorted(state.last_us.items())],
             "shared": [[horizon_s, sides.low, sides.high] for horizon_s, sides in sorted(state.shared.items())],
             "own": [[*key, sides.low, sides.high] for key, sides in sorted(state.own.items())],
-            "bias": [[*key, value] for key, value in sorted(state.bias.items())],
+            "errors": [[*key, e.weight, e.total, e.total2] for key, e in sorted(state.errors.items())],
         }
 
     @classmethod
@@ -248,7 +282,7 @@ class Calibration:
         calibration._state = _State(
             shared={float(horizon_s): _Sides(low, high) for horizon_s, low, high in state["shared"]},
             own={(metric, q, float(h)): _Sides(low, high) for metric, q, h, low, high in state["own"]},
-            bias={(metric, q, float(h)): value for metric, q, h, value in state["bias"]},
+            errors={(metric, q, float(h)): _Errors(*sums) for metric, q, h, *sums in state["errors"]},
             last_us={float(horizon_s): at_us for horizon_s, at_us in state["last_us"]},
             rounds=state["rounds"],
         )

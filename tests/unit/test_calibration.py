@@ -26,7 +26,7 @@ def feed(calibration: Calibration, observed_s: list[float | None], period_s: flo
 
 
 def test_missed_windows_widen_the_side_they_missed() -> None:
-    calibration = Calibration(CalibrationSettings(bias_gain=0.0))
+    calibration = Calibration(CalibrationSettings(max_bias=0.0))
     before = interval(calibration)
     feed(calibration, [9.0] * 5)
     after = interval(calibration)
@@ -75,15 +75,25 @@ def test_one_horizon_lends_its_factor_to_one_never_scored() -> None:
     assert interval(calibration, 45.0).high_s > interval(Calibration(), 45.0).high_s
 
 
-def test_a_steady_bias_moves_the_value_within_its_bound() -> None:
-    calibration = Calibration(CalibrationSettings(bias_gain=0.2, max_bias=0.25))
+def test_a_steady_bias_moves_the_value_and_a_noisy_one_does_not() -> None:
+    steady, noisy = Calibration(), Calibration()
+    value_s = interval(steady).value_s
+    random = np.random.default_rng(5)
+    for k in range(60):
+        for calibration, error in ((steady, random.normal(0.2, 0.05)), (noisy, random.normal(0.0, 0.3))):
+            forecast_s = interval(calibration).value_s
+            cell = cell_of(forecast_s=forecast_s, observed_s=value_s * math.exp(error), low_s=0.01, high_s=99.0)
+            calibration.on_score(score_of(cell, at_s=30.0 * k))
+    assert interval(steady).value_s == pytest.approx(value_s * math.exp(0.2), rel=0.05)
+    assert interval(noisy).value_s == pytest.approx(value_s, rel=0.02)
+
+
+def test_the_output_correction_stays_within_its_bound() -> None:
+    calibration = Calibration(CalibrationSettings(max_bias=0.25))
     value_s = interval(calibration).value_s
-    for k in range(100):
-        forecast_s = interval(calibration).value_s
-        cell = cell_of(forecast_s=forecast_s, observed_s=1.1 * value_s, low_s=0.1, high_s=9.0)
+    for k in range(200):
+        cell = cell_of(forecast_s=interval(calibration).value_s, observed_s=None)
         calibration.on_score(score_of(cell, at_s=30.0 * k))
-    assert interval(calibration).value_s == pytest.approx(1.1 * value_s, rel=0.01)
-    feed(calibration, [None] * 2000)
     assert interval(calibration).value_s <= value_s * math.exp(0.25) * 1.0001
 
 
