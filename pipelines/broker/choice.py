@@ -72,7 +72,7 @@ def _try(
 ) -> BrokerChoice:
     if kind == "cluster":
         if settings.bootstrap is None:
-            raise ConfigError("TWINCAST_BOOTSTRAP is not set")
+            raise ConfigError("TWINCAST_BOOTSTRAP is not set (to host:port)")
         return BrokerChoice(kind=kind, settings=settings, bootstrap=settings.bootstrap)
     if kind == "jvm":
         java = find_java(settings)

@@ -35,6 +35,10 @@ class PortTakenError(ConfigError):
     """The chosen port is in use."""
 
 
+class StartFailedError(ConfigError):
+    """The JVM did not become a broker; its log, which the text names, is kept."""
+
+
 class JvmKafka:
     """One broker; not for several threads at once.
 
@@ -94,19 +98,29 @@ class JvmKafka:
         if self.running:
             return self
         began_s = time.monotonic()
+        try:
+            self._start()
+        except StartFailedError:
+            raise
+        except BaseException:
+            if not self.started_in_s:
+                self.stop()
+            raise
+        self.started_in_s = time.monotonic() - began_s
+        return self
+
+    def _start(self) -> None:
         directory = self._prepare_dir()
         fixed = self._ports is not None or self._wanted_port != 0
         for attempt in range(START_ATTEMPTS):
             self._ports = ports = self._ports or self._choose_ports()
             try:
                 self._start_once(directory, ports)
-                break
+                return
             except PortTakenError:
                 if fixed or attempt + 1 == START_ATTEMPTS:
                     raise
                 self._ports = None
-        self.started_in_s = time.monotonic() - began_s
-        return self
 
     def stop(self, timeout_s: float = 20.0) -> None:
         """Shut down cleanly, by force after the time-out, and give up a directory of its own. May be called twice."""
@@ -216,7 +230,7 @@ class JvmKafka:
                 self._ended_within(0.0)
                 raise start_failure(text, log_path, self._ports)
             if time.monotonic() > deadline_s:
-                raise ConfigError(
+                raise StartFailedError(
                     f"Kafka was not ready within {self._startup_timeout_s:g} s; see {log_path}, or raise "
                     "broker.startup_timeout_s"
                 )
@@ -294,7 +308,7 @@ def start_failure(text: str, log_path: Path, ports: tuple[int, int] | None) -> C
         )
     lines = [line for line in text.splitlines() if " ERROR " in line or line.startswith(("Error", "Exception"))]
     last = (lines or text.strip().splitlines() or ["it printed nothing"])[-1]
-    return ConfigError(f"Kafka ended while starting: {last[:300]}; see {log_path}")
+    return StartFailedError(f"Kafka ended while starting: {last[:300]}; see {log_path}")
 
 
 def read_from(path: Path, offset: int) -> str:

@@ -62,6 +62,8 @@ class KafkaLog:
         self._connect_timeout_s = connect_timeout_s
         self._codec: Codec = codec
         self._replication = replication
+        self._counts: dict[str, int] = {}
+        """Partitions of topics seen before: they never become fewer."""
         self._admin: Any = None
         self._asker: Any = None
 
@@ -224,11 +226,12 @@ class KafkaLog:
     async def _known(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, KafkaPartition]:
         """The partitions in aiokafka's type. Raises UnknownTopicError: asking for one that is not there hangs."""
         wanted = list(partitions)
-        found = await self.partition_counts({where.topic for where in wanted})
-        require_topics({where.topic for where in wanted}, found, self.name)
+        if any(where.partition >= self._counts.get(where.topic, 0) for where in wanted):
+            self._counts |= await self.partition_counts({where.topic for where in wanted})
+        require_topics({where.topic for where in wanted}, self._counts, self.name)
         for where in wanted:
-            if not 0 <= where.partition < found[where.topic]:
-                raise UnknownTopicError(f"{self.name} has no {where}; {where.topic} has {found[where.topic]}")
+            if not 0 <= where.partition < self._counts[where.topic]:
+                raise UnknownTopicError(f"{self.name} has no {where}; {where.topic} has {self._counts[where.topic]}")
         return {where: KafkaPartition(*where) for where in wanted}
 
     async def _await_topics(self, specs: Mapping[str, TopicSpec]) -> None:

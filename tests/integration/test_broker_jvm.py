@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -81,13 +82,15 @@ def test_a_killed_broker_comes_back_at_its_address_and_a_paused_one_stops(jvm, t
     assert (tmp_path / "kafka" / "logs" / "meta.properties").read_text() == formatted
 
 
-def test_a_taken_port_is_named_with_the_next_step(jvm):
+def test_a_taken_port_is_named_with_the_next_step(jvm, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"port {port} on 127.0.0.1 cannot be used .*; stop the other program"):
             jvm(port=port).start()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unusable_directory_is_named_with_the_next_step(jvm, tmp_path):
@@ -105,10 +108,36 @@ def test_a_second_broker_on_the_same_directory_is_refused(jvm, tmp_path):
     assert not first.running
 
 
-def test_a_jvm_that_cannot_start_is_quoted_in_one_line(jvm):
+def test_a_jvm_that_cannot_start_is_quoted_in_one_line_and_leaves_nothing(jvm, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ConfigError) as refusal:
         JvmKafka("nothing.jar", java=Path("/bin/false")).start()
     assert "\n" not in str(refusal.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broker_with_a_spoiled_directory_is_quoted_and_its_log_kept(jvm, tmp_path):
+    formatted = tmp_path / "logs" / "meta.properties"
+    formatted.parent.mkdir()
+    formatted.touch()
+    with pytest.raises(ConfigError, match=r"Kafka ended while starting: .*; see .*kafka\.log") as refusal:
+        jvm(data_dir=tmp_path).start()
+    assert "\n" not in str(refusal.value)
+    assert (tmp_path / "kafka.log").stat().st_size > 0
+
+
+def test_ctrl_c_while_starting_leaves_nothing(jvm, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    broker = jvm()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(broker, "_await_ready", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        broker.start()
+    assert not exists(broker.pid)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
