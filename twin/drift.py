@@ -27,7 +27,6 @@ WORST_BUCKETS = 3
 PER_UNIT = 1e9
 MAX_VALUE = 1e6
 """Sums are of whole billionths of values cut at a million, so that they do not depend on how values came in blocks."""
-SUSPECT_HEIGHT = 0.85
 COST = DetectorSettings()
 TRAFFIC = DetectorSettings(bucket_s=2.0, bucket_rows=8, settle_s=900.0, calm_s=120.0)
 """Requests are a hundred times rarer than steps, and lengths stray by themselves."""
@@ -56,7 +55,8 @@ class Transition:
 class DriftMonitor:
     """Level and tail of one stream of observed / expected, and the life of its alert.
 
-    With `peaks`, a single bucket far above all before is suspected too; single steps that stall are no drift.
+    The tail's sum is evidence enough by itself: it fires at once. With `peaks`, a single bucket far above all before is
+    suspected too; single steps that stall are no drift.
     """
 
     def __init__(self, settings: DetectorSettings = COST, *, peaks: bool = False) -> None:
@@ -130,7 +130,7 @@ class DriftMonitor:
         level, tail = self.level, self.tail
         fires = level.confirmed or tail.height >= 1.0
         peaked = self._peak_us == at_us
-        suspect = level.beyond or peaked or tail.height >= SUSPECT_HEIGHT
+        suspect = level.beyond or peaked
         self._follow_calm(at_us, abs(level.deviation) < 0.5 * level.threshold and tail.height < 0.5 and not peaked)
         calm = self._calm_since_us is not None and at_us - self._calm_since_us >= self.settings.calm_s * 1e6
         if calm:
@@ -175,7 +175,7 @@ class DriftMonitor:
             )
         if self._peak_us == at_us:
             evidence.append("a value far above all before")
-        if tail.height >= SUSPECT_HEIGHT:
+        if tail.height >= 1.0:
             evidence.append(f"{tail.share:.1%} of values above their predicted P99")
         worst = tuple(at for _, at in self._worst)
         return Transition(state, at_us, self.onset_us, math.exp(level.deviation), "; ".join(evidence), worst)
