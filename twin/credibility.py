@@ -14,40 +14,44 @@ from typing import Any, Self
 
 from schemas.forecasts import Authority as AuthorityLevel
 from schemas.forecasts import Credibility, CredibilityLevel, InputLevel
-from schemas.scores import Score
+from schemas.scores import Score, ScoreCell
 
 US_PER_S = 1_000_000
 LEVELS: tuple[AuthorityLevel, ...] = ("advisory", "guarded", "full")
 EXECUTABLE_INPUTS: tuple[InputLevel, ...] = ("S2", "S3")
 _JUDGED = (("ttft_s", 0.5), ("ttft_s", 0.95), ("e2e_s", 0.5), ("e2e_s", 0.95))
-_MAX_LOG_ERROR = 3.0
+_MAX_ERROR = 3.0
 _MAX_CHANGES = 256
 _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class AuthoritySettings:
-    """Bars. An error is the mean |log(observed / forecast)| of P50 and P95 of TTFT and E2E, averaged over rounds with
-    a half-life of `half_life_rounds`; coverage is the share of these inside their intervals, averaged alike.
+    """Bars, each for reaching or keeping (guarded, full). All are averages over rounds with `half_life_rounds`.
 
-    `rise_*`: to be at or under (coverage: at or over) to reach guarded, full; `fall_*`: beyond which guarded, full end.
+    Judged are P50 and P95 of TTFT and E2E. `error`: distance of the observed value from the forecast in half intervals,
+    so that noise which the interval states is no error. `coverage_ratio`: share inside. `width_log`: log(high / low);
+    an interval may hold and still be too wide to act on. `rise_*` is to be reached, beyond `fall_*` the level ends.
     """
 
     rise_rounds: tuple[int, int] = (4, 12)
-    rise_log_error: tuple[float, float] = (0.35, 0.25)
+    rise_error: tuple[float, float] = (0.65, 0.5)
+    fall_error: tuple[float, float] = (1.1, 0.9)
     rise_coverage_ratio: tuple[float, float] = (0.65, 0.75)
-    fall_log_error: tuple[float, float] = (0.7, 0.45)
-    fall_coverage_ratio: tuple[float, float] = (0.4, 0.55)
-    half_life_rounds: float = 4.0
+    fall_coverage_ratio: tuple[float, float] = (0.4, 0.5)
+    rise_width_log: tuple[float, float] = (2.3, 1.6)
+    fall_width_log: tuple[float, float] = (3.0, 2.3)
+    half_life_rounds: float = 5.0
     steps: int = 500
-    drift_hold_rounds: int = 4
+    hold_rounds: int = 4
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.half_life_rounds) and self.half_life_rounds > 0):
             raise ValueError(f"authority.half_life_rounds must be a finite number > 0, got {self.half_life_rounds}")
-        for rise, fall in zip(self.rise_log_error, self.fall_log_error, strict=True):
-            if not 0.0 < rise < fall:
-                raise ValueError(f"authority needs 0 < rise_log_error < fall_log_error, got {rise} and {fall}")
+        for name in ("error", "width_log"):
+            for rise, fall in zip(getattr(self, f"rise_{name}"), getattr(self, f"fall_{name}"), strict=True):
+                if not 0.0 < rise < fall:
+                    raise ValueError(f"authority needs 0 < rise_{name} < fall_{name}, got {rise} and {fall}")
         for rise, fall in zip(self.rise_coverage_ratio, self.fall_coverage_ratio, strict=True):
             if not 0.0 <= fall < rise <= 1.0:
                 raise ValueError(f"authority needs fall_coverage_ratio < rise_coverage_ratio, got {fall} and {rise}")
@@ -60,8 +64,9 @@ class _Record:
     level: int = 0
     rounds: int = 0
     since_change: int = 0
-    log_error: float | None = None
+    error: float | None = None
     coverage_ratio: float | None = None
+    width_log: float | None = None
     next_round_us: int = 0
     fingerprint: str = ""
 
@@ -129,43 +134,51 @@ class Authority:
         record = self._record
         if scored.intervened or scored.as_of_us < record.next_round_us:
             return self.level
-        errors = [
-            abs(math.log(max(cell.observed_s, 1e-6) / max(cell.forecast_s, 1e-6)))
-            if cell.observed_s is not None
-            else _MAX_LOG_ERROR
-            for cell in scored.cells
-            if (cell.metric, cell.quantile) in _JUDGED
-        ]
-        covered = [cell.covered for cell in scored.cells if (cell.metric, cell.quantile) in _JUDGED]
-        if not errors:
+        cells = [cell for cell in scored.cells if (cell.metric, cell.quantile) in _JUDGED]
+        if not cells:
             return self.level
         record.next_round_us = scored.as_of_us + round(scored.horizon_s * US_PER_S)
         record.rounds += 1
         record.since_change += 1
         weight = max(1.0 - 0.5 ** (1.0 / self._settings.half_life_rounds), 1.0 / record.rounds)
-        record.log_error = _average(record.log_error, min(sum(errors) / len(errors), _MAX_LOG_ERROR), weight)
-        record.coverage_ratio = _average(record.coverage_ratio, sum(covered) / len(covered), weight)
+        record.error = _average(record.error, [_error(cell) for cell in cells], weight)
+        record.coverage_ratio = _average(record.coverage_ratio, [float(cell.covered) for cell in cells], weight)
+        record.width_log = _average(record.width_log, [_log(cell.high_s, cell.low_s) for cell in cells], weight)
         self._judge(scored.closed_us)
         return self.level
 
     def _judge(self, at_us: int) -> None:
         record, settings = self._record, self._settings
-        error, coverage = record.log_error or 0.0, record.coverage_ratio or 0.0
-        if record.level:
-            bar = record.level - 1
-            if error > settings.fall_log_error[bar] or coverage < settings.fall_coverage_ratio[bar]:
-                self._move(at_us, bar)
-                return
+        bar = record.level - 1
+        if bar >= 0 and self._below(bar):
+            self._move(at_us, bar)
+            return
         bar = record.level
         if bar == len(LEVELS) - 1 or self._drifting or self._input_level not in EXECUTABLE_INPUTS:
             return
         enough = (
             record.rounds >= settings.rise_rounds[bar]
-            and record.since_change >= settings.drift_hold_rounds
+            and record.since_change >= settings.hold_rounds
             and self._steps >= settings.steps
         )
-        if enough and error <= settings.rise_log_error[bar] and coverage >= settings.rise_coverage_ratio[bar]:
+        if enough and self._reaches(bar):
             self._move(at_us, bar + 1)
+
+    def _reaches(self, bar: int) -> bool:
+        record, settings = self._record, self._settings
+        return (
+            (record.error or 0.0) <= settings.rise_error[bar]
+            and (record.coverage_ratio or 0.0) >= settings.rise_coverage_ratio[bar]
+            and (record.width_log or 0.0) <= settings.rise_width_log[bar]
+        )
+
+    def _below(self, bar: int) -> bool:
+        record, settings = self._record, self._settings
+        return (
+            (record.error or 0.0) > settings.fall_error[bar]
+            or (record.coverage_ratio or 0.0) < settings.fall_coverage_ratio[bar]
+            or (record.width_log or 0.0) > settings.fall_width_log[bar]
+        )
 
     def _move(self, at_us: int, level: int) -> None:
         if level == self._record.level:
@@ -288,5 +301,19 @@ def _minor_reasons(standing: Standing) -> list[str]:
     return reasons
 
 
-def _average(old: float | None, new: float, weight: float) -> float:
+def _average(old: float | None, values: list[float], weight: float) -> float:
+    new = sum(values) / len(values)
     return new if old is None else old + weight * (new - old)
+
+
+def _error(cell: ScoreCell) -> float:
+    """Distance from the forecast in half intervals, at most `_MAX_ERROR`; that where too many never finished."""
+    if cell.observed_s is None:
+        return 0.0 if cell.covered else _MAX_ERROR
+    above = cell.observed_s > cell.forecast_s
+    side = _log(cell.high_s, cell.forecast_s) if above else _log(cell.forecast_s, cell.low_s)
+    return min(abs(_log(cell.observed_s, cell.forecast_s)) / max(side, 1e-6), _MAX_ERROR)
+
+
+def _log(above_s: float, below_s: float) -> float:
+    return math.log(max(above_s, 1e-6) / max(below_s, 1e-6))

@@ -17,13 +17,16 @@ def ready() -> Authority:
     return authority
 
 
-def round_of(k: int, log_error: float = 0.1, period_s: float = 30.0) -> Score:
-    observed_s = math.exp(log_error)
-    return score_of(cell_of(observed_s=observed_s, low_s=0.5, high_s=1.6), at_s=k * period_s)
+def round_of(k: int, error: float = 0.2, period_s: float = 30.0, half_width: float = 0.5) -> Score:
+    """Observed `error` half intervals above the forecast."""
+    observed_s = math.exp(error * half_width)
+    cell = cell_of(observed_s=observed_s, low_s=math.exp(-half_width), high_s=math.exp(half_width))
+    return score_of(cell, at_s=k * period_s)
 
 
-def feed(authority: Authority, log_errors: list[float], start: int = 0) -> list[str]:
-    return [authority.on_score(round_of(start + k, error)) for k, error in enumerate(log_errors)]
+def feed(authority: Authority, errors: list[float], start: int = 0, half_width: float = 0.5) -> list[str]:
+    rounds = [round_of(start + k, error, half_width=half_width) for k, error in enumerate(errors)]
+    return [authority.on_score(each) for each in rounds]
 
 
 def test_authority_rises_by_rounds_one_level_at_a_time() -> None:
@@ -41,10 +44,10 @@ def test_overlapping_windows_are_one_round() -> None:
 
 
 def test_large_errors_keep_it_advisory_and_take_it_back() -> None:
-    assert set(feed(ready(), [0.9] * 30)) == {"advisory"}
+    assert set(feed(ready(), [1.5] * 30)) == {"advisory"}
     authority = ready()
     feed(authority, [0.1] * 14)
-    levels = feed(authority, [1.5] * 8, start=14)
+    levels = feed(authority, [2.5] * 8, start=14)
     assert levels[-1] == "advisory"
     assert "guarded" in levels
 
@@ -52,8 +55,13 @@ def test_large_errors_keep_it_advisory_and_take_it_back() -> None:
 def test_errors_between_the_bars_move_nothing() -> None:
     authority = ready()
     feed(authority, [0.1] * 14)
-    trembling = [0.35 if k % 2 else 0.45 for k in range(100)]
+    trembling = [0.6 if k % 2 else 0.8 for k in range(100)]
     assert set(feed(authority, trembling, start=14)) == {"full"}
+
+
+def test_an_interval_too_wide_to_act_on_earns_nothing() -> None:
+    assert set(feed(ready(), [0.1] * 30, half_width=2.0)) == {"advisory"}
+    assert set(feed(ready(), [0.1] * 30, half_width=1.0)) == {"advisory", "guarded"}
 
 
 def test_drift_takes_a_level_and_holds_until_it_ends() -> None:
@@ -96,7 +104,7 @@ def test_an_hour_of_constant_load_with_noise_never_flaps() -> None:
         authority = ready()
         for k in range(120):
             cells = [
-                cell_of(metric=metric, quantile=q, observed_s=math.exp(random.normal(0.0, 0.2)), high_s=1.6)
+                cell_of(metric=metric, quantile=q, observed_s=math.exp(random.normal(0.0, 0.3)), low_s=0.6, high_s=1.65)
                 for metric in ("ttft_s", "e2e_s")
                 for q in (0.5, 0.95)
             ]
@@ -125,8 +133,8 @@ def test_a_restored_authority_goes_on_as_the_first_would_have() -> None:
 
 
 def test_bars_without_hysteresis_are_refused() -> None:
-    with pytest.raises(ValueError, match="rise_log_error"):
-        AuthoritySettings(fall_log_error=(0.3, 0.3))
+    with pytest.raises(ValueError, match="rise_error"):
+        AuthoritySettings(fall_error=(0.3, 0.3))
     with pytest.raises(ValueError, match="coverage"):
         AuthoritySettings(fall_coverage_ratio=(0.7, 0.7))
 
