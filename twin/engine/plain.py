@@ -49,8 +49,8 @@ class PlainEngine:
         self._depth = 2 if prepared.config.async_scheduling else 1
         config = prepared.config
         memory = BlockMemory(prepared.usable_blocks, config.block_size_tokens, caching=config.enable_prefix_caching)
-        self._scheduler: Scheduler = VllmScheduler(config, memory, prepared.watermark_blocks)
-        self._present: list[Request] = warm_up(prepared, self._scheduler)
+        self.scheduler: Scheduler = VllmScheduler(config, memory, prepared.watermark_blocks)
+        self._present: list[Request] = warm_up(prepared, self.scheduler)
 
     @property
     def _now(self) -> int:
@@ -61,7 +61,7 @@ class PlainEngine:
         """The engine's process."""
         chosen: deque[list[Scheduled]] = deque()
         if self._given.step_left_ps:
-            rows = [Scheduled(r, 0, 0, True, r.placeholders > 0) for r in self._scheduler.running.values()]
+            rows = [Scheduled(r, 0, 0, True, r.placeholders > 0) for r in self.scheduler.running.values()]
             if self._depth > 1:
                 self._choose(chosen)
             yield from self._wait(self._given.step_left_ps)
@@ -73,7 +73,7 @@ class PlainEngine:
             if self._present:
                 yield from self._step(chosen)
                 continue
-            self._scheduler.idle()
+            self.scheduler.idle()
             arrival = self._arrival[self._next_row] if self._next_row < len(self._arrival) else LATEST_PS
             if arrival >= self._given.until_ps:
                 break
@@ -101,7 +101,7 @@ class PlainEngine:
         self._end_step(rows)
 
     def _wait(self, duration_ps: int) -> Process:
-        start, saturated = self._now, len(self._scheduler.waiting) > 0
+        start, saturated = self._now, len(self.scheduler.waiting) > 0
         counts = self._counts()
         sampler = self.record.sampler
         yield self._env.timeout(duration_ps)
@@ -112,7 +112,7 @@ class PlainEngine:
         self.record.saturated_ps += duration_ps * saturated
 
     def _counts(self) -> tuple[int, int, int]:
-        scheduler = self._scheduler
+        scheduler = self.scheduler
         used = scheduler.memory.total - scheduler.memory.free
         return len(scheduler.waiting), len(scheduler.running), used
 
@@ -121,7 +121,7 @@ class PlainEngine:
             self.record.sampler.hold(until_ps, *self._counts(), self._busy_ps, self.record.saturated_ps)
 
     def _choose(self, chosen: deque[list[Scheduled]]) -> bool:
-        rows = self._scheduler.schedule()
+        rows = self.scheduler.schedule()
         for scheduled in rows:
             request = scheduled.request
             if self.record.scheduled[request.row] == UNDEFINED_PS:
@@ -175,11 +175,11 @@ class PlainEngine:
             self.record.queued[row] = now
             request = self._rows.request(row)
             self._present.append(request)
-            self._scheduler.waiting.push(request)
+            self.scheduler.waiting.push(request)
 
     def _drop_expired(self) -> None:
         now = self._now
-        late = [r for r in self._scheduler.running.values() if self._deadline[r.row] < now]
+        late = [r for r in self.scheduler.running.values() if self._deadline[r.row] < now]
         late += [r for r in self._present if self._deadline[r.row] < now and r not in late]
         for request in late:
             self._leave(request, Status.TIMED_OUT)
@@ -187,4 +187,4 @@ class PlainEngine:
     def _leave(self, request: Request, status: Status) -> None:
         self.record.close(request, status)
         self._present.remove(request)
-        self._scheduler.drop(request)
+        self.scheduler.drop(request)

@@ -69,8 +69,9 @@ def prepare(job: Job) -> Prepared:
     _check_lengths(config, usable, len(rows), isl, osl)
     if len(state.running) > config.max_num_seqs:
         raise ValueError(f"state.running holds {len(state.running)} requests, max_num_seqs is {config.max_num_seqs}")
-    rank = np.empty(len(arrival), np.int64)
-    rank[np.lexsort((np.arange(len(arrival)), arrival, priority))] = np.arange(len(arrival))
+    rank = np.arange(len(arrival))
+    if config.policy == "priority":
+        rank[np.lexsort((np.arange(len(arrival)), arrival, priority))] = np.arange(len(arrival))
     offsets, keys, cached, distinct = _block_keys(config, load, state, isl)
     nothing = np.zeros(load.requests, np.int64)
     never = nothing - LATEST_PS

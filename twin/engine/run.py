@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from schemas.engines import EngineConfig
 from twin.cost.frozen import StepCost
 from twin.engine.fast import run_fast, unsupported
+from twin.engine.kernel_run import kernel_unsupported, run_kernel
 from twin.engine.plain import run_plain
 from twin.engine.prepare import Prepared, prepare
 from twin.engine.types import EngineChoice, EngineResult, EngineState, Grid, Job, Noise, Workload
@@ -33,13 +34,24 @@ def simulate(
 
 
 def simulate_many(jobs: Sequence[Job], *, engine: EngineChoice = "auto") -> list[EngineResult]:
-    """Run independent engines, in order. All are checked before the first one runs."""
+    """Run independent engines; results in order. All are checked before the first one runs.
+
+    Those that the kernel can do are done in one compiled call that holds no interpreter lock, so a thread may run it
+    beside an event loop. `engine` asks for one of the engines; it still falls back where that cannot do the job.
+    """
     prepared = [prepare(job) for job in jobs]
-    return [_run(one, engine) for one in prepared]
+    reasons = [kernel_unsupported(one) if engine in ("auto", "kernel") else "not asked for" for one in prepared]
+    compiled = iter(run_kernel([one for one, why in zip(prepared, reasons, strict=True) if not why]))
+    return [
+        _run_simpy(one, why if engine in ("auto", "kernel") else "", plainly=engine == "plain")
+        if why
+        else next(compiled)
+        for one, why in zip(prepared, reasons, strict=True)
+    ]
 
 
-def _run(prepared: Prepared, engine: EngineChoice) -> EngineResult:
-    if engine == "plain":
+def _run_simpy(prepared: Prepared, fallback: str, *, plainly: bool) -> EngineResult:
+    if plainly:
         return run_plain(prepared)
     why = unsupported(prepared)
-    return run_plain(prepared, why) if why else run_fast(prepared)
+    return run_plain(prepared, why) if why else run_fast(prepared, fallback)

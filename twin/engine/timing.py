@@ -88,12 +88,11 @@ class Timing:
         )
 
 
-def cost_tables(cost: FrozenStepCost, max_num_seqs: int) -> tuple[Int64Array, Int64Array]:
-    """For the kernel: decode costs (3, max_num_seqs + 1) and the other coefficients (3, 4), unscaled."""
-    roles = [cost.role(role) for role in ROLES]
-    decodes = np.array([[role.decodes_ps(n) for n in range(max_num_seqs + 1)] for role in roles], np.int64)
-    rest = [
-        (r.prefill_request_ps, r.prefill_token_ps, r.prefill_attention_pair_ps, r.decode_context_token_ps)
-        for r in roles
-    ]
-    return decodes, np.array(rest, np.int64)
+def cost_table(cost: FrozenStepCost, max_num_seqs: int) -> Int64Array:
+    """For the kernel, unscaled: per role the four other coefficients, then the cost of 0 .. max_num_seqs decodes."""
+    rows = []
+    for role in ROLES:
+        c = cost.role(role)
+        head = (c.prefill_request_ps, c.prefill_token_ps, c.prefill_attention_pair_ps, c.decode_context_token_ps)
+        rows.append([*head, *(c.decodes_ps(n) for n in range(max_num_seqs + 1))])
+    return np.array(rows, np.int64)
