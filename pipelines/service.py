@@ -9,8 +9,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
 from pipelines.checkpoint import MAX_STATE_BYTES
 from pipelines.drive import drive
@@ -50,10 +49,8 @@ async def serve(
             await create(open_, settings.partitions, keep_for_ever=True)
         await check(open_, settings.partitions)
         log.info("starting %d simulators", settings.worker.simulators)
-        started = await _unless(stop, simulators.start(), heartbeat)
+        await simulators.start()
         stack.push_async_callback(simulators.stop)
-        if not started:
-            return
         producer = await stack.enter_async_context(open_.producer(max_record_bytes=MAX_STATE_BYTES + 65_536))
         worker = Worker(
             open_,
@@ -145,22 +142,3 @@ def _stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
     return stop
-
-
-async def _unless(stop: asyncio.Event, coroutine: Coroutine[Any, Any, None], heartbeat: Heartbeat) -> bool:
-    """Await something unless asked to stop first; whether it was done."""
-    work = asyncio.create_task(coroutine)
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        while not work.done() and not stopping.done():
-            heartbeat.beat()
-            await asyncio.wait({work, stopping}, timeout=WATCH_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopping.cancel()
-    if work.done():
-        await work
-        return True
-    work.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await work
-    return False

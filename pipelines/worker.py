@@ -41,14 +41,15 @@ MADE_HEADER = "twincast_made_us"
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """How a worker stands: its partitions, the account of units, per topic and partition the offset handled up to,
-    records read and not handled, simulations not done, whether it has nothing to do, rounds of snapshots, records
-    written per topic."""
+    records read and not handled, simulations not done, whether those can run and whether there is nothing to do,
+    rounds of snapshots, records written per topic."""
 
     partitions: tuple[int, ...]
     balance: dict[str, int]
     handed: dict[str, int]
     held: int
     outstanding: int
+    simulators_ready: bool
     idle: bool
     snapshots: int
     written: dict[str, int]
@@ -93,6 +94,7 @@ class Worker:
         self._partitions = partitions
         self._max_backlog_units = max_backlog_units
         self._posts: dict[int, _Post] = {}
+        self._changing = asyncio.Lock()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.written: Counter[str] = Counter()
         """Records written, per topic."""
@@ -106,13 +108,19 @@ class Worker:
         Raises ConfigError when not all input topics of a partition are here, or a snapshot cannot be taken over.
         """
         numbers = _whole_partitions(owned)
-        started: dict[TopicPartition, int] = {}
-        for number in numbers:
-            post = self._posts.get(number)
-            if post is None:
-                post = self._posts[number] = await self._open(number)
-            started |= {TopicPartition(topic, number): offset for topic, offset in post.lane.received.items()}
-        return started
+        async with self._changing:
+            for number in numbers:
+                if number not in self._posts:
+                    self._posts[number] = await self._open(number)
+        return self.positions()
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Where to read on each topic of the partitions at work."""
+        return {
+            TopicPartition(topic, number): offset
+            for number, post in self._posts.items()
+            for topic, offset in post.lane.received.items()
+        }
 
     async def _open(self, number: int) -> _Post:
         checkpoint = await read_checkpoint(self._log, number)
@@ -136,8 +144,9 @@ class Worker:
 
     async def on_revoked(self, lost: Iterable[TopicPartition]) -> None:
         """End work on partitions. Their state is saved if the results due come soon, else the last one stands."""
-        numbers = sorted({place.partition for place in lost} & set(self._posts))
-        await asyncio.gather(*(self._close(number) for number in numbers))
+        async with self._changing:
+            numbers = sorted({place.partition for place in lost} & set(self._posts))
+            await asyncio.gather(*(self._close(number) for number in numbers))
 
     async def _close(self, number: int) -> None:
         post = self._posts.pop(number)
@@ -203,6 +212,7 @@ class Worker:
             self.fail(error)
 
     async def _work(self, post: _Post) -> None:
+        await self._go_on(post)  # a snapshot is taken before the ticks that were due by then
         handled = 0
         while not (post.closing and not post.outstanding and not post.results):
             post.wake.clear()
@@ -247,8 +257,9 @@ class Worker:
             async with asyncio.timeout(AWAITED_SILENCE_S):
                 await post.wake.wait()
         except TimeoutError:
-            topics = post.lane.give_up_waiting()
-            log.warning("partition %d: no record came of %s; taken for a gap", post.lane.partition, ", ".join(topics))
+            lane = post.lane
+            if lane.awaited and not await self._readable(lane, lane.awaited):
+                log.info("partition %d: a gap at the end of %s", lane.partition, ", ".join(lane.give_up_waiting()))
 
     async def _ends(self, number: int) -> dict[str, int]:
         ends = await self._log.end_offsets([TopicPartition(topic, number) for topic in INPUT_NAMES])
@@ -310,8 +321,11 @@ class Worker:
             self._runtime.hold(number)
         if await self._save(post):
             post.holding = False
-            for _, todo in self._runtime.go_on(number):
-                await self._carry_out(post, todo)
+            await self._go_on(post)
+
+    async def _go_on(self, post: _Post) -> None:
+        for _, todo in self._runtime.go_on(post.lane.partition):
+            await self._carry_out(post, todo)
 
     async def _save(self, post: _Post) -> bool:
         number = post.lane.partition
@@ -366,6 +380,7 @@ class Worker:
             handed=handed,
             held=sum(post.lane.held for post in self._posts.values()),
             outstanding=sum(post.outstanding.total() for post in self._posts.values()),
+            simulators_ready=self._simulators.ready.is_set(),
             idle=all(post.idle and not post.wake.is_set() for post in self._posts.values()),
             snapshots=self.snapshots,
             written=dict(self.written),
@@ -379,19 +394,16 @@ class Worker:
             if still_s < longer_than_s:
                 continue
             ends = await self._ends(number)
-            if post.lane.held or post.outstanding or await self._readable(post.lane, ends):
+            behind = [topic for topic, end in ends.items() if post.lane.received[topic] < end]
+            if post.lane.held or post.outstanding or await self._readable(post.lane, behind):
                 where = f"at {_brief(post.lane.handed)} of {_brief(ends)}"
                 return f"partition {number} has not moved for {still_s:.0f} s, {where}"
             post.moved_s = now_s
         return None
 
-    async def _readable(self, lane: Lane, ends: Mapping[str, int]) -> bool:
+    async def _readable(self, lane: Lane, topics: Iterable[str]) -> bool:
         """Whether the log really holds a record that was not received: an end offset alone may be a gap."""
-        places = {
-            TopicPartition(topic, lane.partition): lane.received[topic]
-            for topic, end in ends.items()
-            if lane.received[topic] < end
-        }
+        places = {TopicPartition(topic, lane.partition): lane.received[topic] for topic in topics}
         if not places:
             return False
         async with self._log.reader(places) as reader:

@@ -45,6 +45,8 @@ class Simulators:
         self._numbers = itertools.count()
         self._pool: ProcessPoolExecutor | None = None
         self._runners: list[asyncio.Task[None]] = []
+        self.ready = asyncio.Event()
+        """Set once every process simulates at full speed."""
         self.restarts = 0
         """How often the processes were replaced."""
 
@@ -56,16 +58,21 @@ class Simulators:
         await self.stop()
 
     async def start(self) -> None:
-        """Start the processes and wait until each is ready to simulate at full speed."""
+        """Start the processes; jobs submitted before `ready` wait for it."""
         for name in ONE_THREAD:
             os.environ.setdefault(name, "1")  # read by the libraries when a process of ours loads them
         self._pool = self._new_pool()
-        await self._warm_up(self._pool)
-        self._runners = [asyncio.create_task(self._serve()) for _ in range(self._processes)]
+        self._runners = [asyncio.create_task(self._begin(self._pool))]
 
-    async def _warm_up(self, pool: ProcessPoolExecutor) -> None:
+    async def _begin(self, pool: ProcessPoolExecutor) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.gather(*(loop.run_in_executor(pool, _ready, self._warm) for _ in range(self._processes)))
+        if self._warm is not None:
+            try:
+                await asyncio.gather(*(loop.run_in_executor(pool, self._warm) for _ in range(self._processes)))
+            except BrokenProcessPool:
+                await self._replace(pool)
+        self.ready.set()
+        self._runners += [asyncio.create_task(self._serve()) for _ in range(self._processes)]
 
     def submit(self, job: SimulationJob) -> "asyncio.Future[SimulationResult]":
         """The result to come. It raises SimulatorError for a job that cannot be run."""
@@ -150,11 +157,6 @@ def _begin() -> None:
 def _end_with(sentinel: int) -> None:
     connection.wait([sentinel])
     os._exit(1)
-
-
-def _ready(warm: Callable[[], None] | None) -> None:
-    if warm is not None:
-        warm()
 
 
 def _end(pool: ProcessPoolExecutor) -> None:

@@ -175,7 +175,10 @@ class WorkerProcess:
             time.sleep(0.02)
 
     def wait_ready(self, partitions: int = PARTITIONS) -> None:
-        self.wait_for(lambda report: len(report["partitions"]) == partitions, f"{partitions} partitions")
+        self.wait_for(
+            lambda report: len(report["partitions"]) == partitions and report["simulators_ready"],
+            f"{partitions} partitions",
+        )
 
     def wait_done(self, messages: int, timeout_s: float = 90.0) -> None:
         """Every message handled and every simulation in."""

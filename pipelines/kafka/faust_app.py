@@ -42,6 +42,8 @@ class FaustShell:
         self._app = _app(access, f"{self._prefix}{group}", f"{self._prefix}{group}-{slot}")
         self._app.transport.Consumer = _consumer_class(self)
         self._app.on_partitions_revoked.connect(self._on_revoked)
+        self._app.on_rebalance_complete.connect(self._on_settled)
+        self._settled = False
         self._room: asyncio.Task[None] | None = None
         for name in INPUT_NAMES:
             self._add_agent(name)
@@ -80,12 +82,16 @@ class FaustShell:
         return reason if isinstance(reason, BaseException) else None
 
     async def positions(self, assignment: set[TP]) -> Mapping[TP, int]:
-        """Where to read each partition on."""
+        """Where to read each partition on. During a rebalance Faust asks too, with partitions that are ours no more."""
         owned = [TopicPartition(tp.topic.removeprefix(self._prefix), tp.partition) for tp in assignment]
-        found = await self._worker.on_assigned(owned)
-        return {TP(self._prefix + place.topic, place.partition): offset for place, offset in found.items()}
+        found = await self._worker.on_assigned(owned) if self._settled else self._worker.positions()
+        return {TP(self._prefix + place.topic, place.partition): found[place] for place in owned if place in found}
+
+    async def _on_settled(self, _: Any, **kwargs: Any) -> None:
+        self._settled = True
 
     async def _on_revoked(self, _: Any, revoked: set[TP], **kwargs: Any) -> None:
+        self._settled = False
         await self._worker.on_revoked(
             [TopicPartition(tp.topic.removeprefix(self._prefix), tp.partition) for tp in revoked]
         )

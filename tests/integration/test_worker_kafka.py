@@ -125,11 +125,13 @@ def test_ten_bad_records_end_in_the_dlq_and_stop_nobody(kafka_bootstrap: str, tm
         stage.play(sent[:half])
         worker.wait_done(half)
         partition = partition_of("d", PARTITIONS)
-        stage.send(REQUESTS.name, partition, BAD)
+        again = next(m for m in sent[:half] if m.topic == REQUESTS.name)
+        good = (again.key, again.value, [])
+        stage.send(REQUESTS.name, partition, [record for bad in BAD for record in (bad, good)])
         stage.play(sent[half:])
-        worker.wait_done(len(sent) + len(BAD))
+        worker.wait_done(len(sent) + 2 * len(BAD))
         assert worker.stop() == 0
-        letters = stage.records(DLQ.name)
+        letters = sorted(stage.records(DLQ.name), key=lambda letter: offset_of(dict(letter.headers)))
         assert [(letter.key, letter.value) for letter in letters] == [(key, value) for key, value, _ in BAD]
         for letter, (_, _, headers) in zip(letters, BAD, strict=True):
             assert list(letter.headers)[: len(headers)] == headers
@@ -139,7 +141,15 @@ def test_ten_bad_records_end_in_the_dlq_and_stop_nobody(kafka_bootstrap: str, tm
         plain = [strip_offsets(value) for value in outputs(stage, FORECASTS.name)]
         assert plain == [strip_offsets(value) for value in expected]
         assert worker.report["balance"]["dead_letter"] == len(BAD)
-        assert worker.report["balance"]["in"] == replay.balance["in"] + len(BAD)
+        assert worker.report["balance"]["duplicate"] == len(BAD)
+        assert worker.report["balance"]["in"] == replay.balance["in"] + 2 * len(BAD)
+        made_ms = [int(dict(letter.headers)["twincast_made_us"]) / 1000 for letter in letters]
+        # Between two letters stands a good record, so the gap is what it waited for plus what it took.
+        assert max(later - earlier for earlier, later in itertools.pairwise(made_ms)) < 100.0
+
+
+def offset_of(headers: dict[str, bytes]) -> int:
+    return int(headers["twincast_position"].decode().rpartition("@")[2])
 
 
 def strip_offsets(forecast: bytes) -> bytes:
