@@ -148,6 +148,15 @@ def test_a_change_of_level_is_taken_out_and_bursts_stay() -> None:
     assert np.count_nonzero(times < -300.0) < 0.35 * times.size
 
 
+def test_operational_time_never_runs_past_the_arrivals() -> None:
+    """The last arrival may be at the very end, where a sum of rates rounds up."""
+    for seed in range(200):
+        times = np.append(poisson(3.0, 50.0, seed), 50.0) - 50.0
+        at = operational_time(times, -50.0, 7.0)
+        assert at[0] >= 0.0
+        assert at[-1] == times.size
+
+
 def test_thin_traffic_reaches_further_back() -> None:
     history = history_of(poisson(0.1, 4_000.0), 4_000.0)
     assert history.plan(us(4_000.0)).sources.requests > 250

@@ -64,7 +64,7 @@ def operational_time(arrived_s: FloatArray, start_s: float, bandwidth_s: float) 
     level = _smoothed(counts, bandwidth_s / (span_s / bins))
     level = np.maximum(level, LOWEST_LEVEL_RATIO * counts.mean())
     total = np.concatenate(([0.0], np.cumsum(level)))
-    operational: FloatArray = np.interp(arrived_s, edges, total * (arrived_s.size / total[-1]))
+    operational: FloatArray = np.interp(arrived_s, edges, total / total[-1]) * arrived_s.size
     return operational
 
 
