@@ -169,6 +169,11 @@ class Board:
                 del self._settled[next(iter(self._settled))]
         return found
 
+    @property
+    def breaches_predicted(self) -> bool:
+        """Whether a risk alert has fired."""
+        return any(alert.kind == "slo_risk" and alert.state == "firing" for alert in self.alerts)
+
     def breaches(self, span_s: float = 30.0) -> "Breaches":
         """When the target was predicted to be missed, and when it was."""
         predicted = [alert.at_us for alert in self.alerts if alert.kind == "slo_risk" and alert.state == "firing"]

@@ -1,5 +1,12 @@
 """The commands, in the order in which help lists them. Each file has NAME, `add_arguments` and `run`."""
 
-from pipelines.commands import backtest_command, broker_command, topics_command, up_command
+from pipelines.commands import (
+    broker_command,
+    demo_command,
+    topics_command,
+    up_command,
+    warm_command,
+    watch_command,
+)
 
-COMMANDS = (backtest_command, up_command, topics_command, broker_command)
+COMMANDS = (demo_command, up_command, watch_command, topics_command, broker_command, warm_command)

@@ -1,0 +1,42 @@
+"""Play a real engine's overload into a broker and watch it being forecast."""
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from pipelines.demo import DEFAULT_SPEED, DemoOptions, demo
+from pipelines.samples import RAMP, WARM, sample
+from pipelines.settings import Settings, parse_slo
+
+NAME = "demo"
+DEFAULT_SLO = "ttft_s:0.95:0.5"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """See `twincast demo --help`."""
+    parser.add_argument("--speed", type=float, default=DEFAULT_SPEED, metavar="S", help="times event time (default 4)")
+    parser.add_argument("--seconds", type=float, metavar="N", help="stop playing after so many seconds of wall time")
+    parser.add_argument("--recording", type=Path, metavar="DIR", help="another recording than the bundled ramp")
+    parser.add_argument("--cold", action="store_true", help="begin without what was learned before")
+    parser.add_argument("--slo", action="append", metavar="M:Q:S", help=f"target, such as {DEFAULT_SLO} (the default)")
+
+
+def run(args: argparse.Namespace, settings: Settings) -> int:
+    """Run it and print the account."""
+    options = DemoOptions(
+        recording=args.recording or sample(RAMP),
+        warm=None if args.cold else sample(WARM),
+        slos=tuple(parse_slo(text) for text in args.slo or [DEFAULT_SLO]),
+        speed=args.speed,
+        seconds=args.seconds,
+    )
+    console = Console()
+    try:
+        summary = demo(settings, options, console)
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return 0
+    for line in summary.lines():
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return 0 if summary.balanced and summary.forecasts else 1

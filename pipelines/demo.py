@@ -1,0 +1,267 @@
+"""The demonstration: a broker, a worker and a player of a recording, shown on a terminal, with an account at the end.
+
+Law: however it ends, no process of it is left; what it says it measured, it measured in this run.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from pipelines.board import US_PER_S, Board
+from pipelines.broker import BrokerChoice, choose_broker, running_broker
+from pipelines.budget import affordable
+from pipelines.child import WorkerChild
+from pipelines.errors import ConfigError
+from pipelines.ingest.recording import Recording, read_recording
+from pipelines.log import Log, LogRecord
+from pipelines.outputs import Outgoing
+from pipelines.places import Place, noted, open_log
+from pipelines.playback import messages_of
+from pipelines.player import Played, play
+from pipelines.provision import create
+from pipelines.settings import Settings
+from pipelines.standard_job import requests_per_s, warm_up
+from pipelines.summary import Summary, summarise
+from pipelines.watch import WATCHED, draw, follow, tell
+from pipelines.worker import Report
+from schemas.changes import Tick
+from schemas.codec import encode
+from schemas.slos import SloTarget
+from schemas.topics import TICKS
+from twin.settings import CoreSettings
+
+DEFAULT_SPEED = 4.0
+FINISH_TIMEOUT_S = 45.0
+LAST_TICK_AFTER_US = 2 * US_PER_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """`speed` is in multiples of event time, `seconds` bounds the playing (None: to the end of the recording)."""
+
+    recording: Path
+    warm: Path | None
+    slos: tuple[SloTarget, ...]
+    speed: float = DEFAULT_SPEED
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.speed <= 1000:
+            raise ConfigError(f"--speed must be above 0 and at most 1000, got {self.speed}")
+        if self.seconds is not None and not self.seconds > 0:
+            raise ConfigError(f"--seconds must be above 0, got {self.seconds}")
+
+
+def demo(settings: Settings, options: DemoOptions, console: Console) -> Summary:
+    """Run it. Raises ConfigError, or KeyboardInterrupt on Ctrl-C and SIGTERM, with everything stopped."""
+    with _sigterm_as_interrupt():
+        recording = read_recording(options.recording)
+        choice = choose_broker(settings.broker, lambda line: _say(console, line))
+        for line in choice.lines():
+            _say(console, line)
+        core = _affordable(settings.core(recording.deployment), recording, options, console)
+        with tempfile.TemporaryDirectory(prefix="twincast-demo-") as scratch, running_broker(choice) as bootstrap:
+            place = _place(choice, settings, bootstrap, Path(scratch))
+            with noted(settings.cache_dir, place):
+                stage = _Stage(settings, options, console, recording, core, place, Path(scratch))
+                return asyncio.run(stage.run())
+
+
+@contextlib.contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _affordable(core: CoreSettings, recording: Recording, options: DemoOptions, console: Console) -> CoreSettings:
+    """The work per tick for this machine and speed."""
+    began_s = time.monotonic()
+    warm_up()
+    if time.monotonic() - began_s > 5.0:
+        _say(console, f"compiled the simulator, once ({time.monotonic() - began_s:.0f} s)")
+    speed = requests_per_s()
+    span_s = (recording.events[-1].at_us - recording.t0_us) / US_PER_S
+    rate = recording.counts.get("arrived", 0) / max(span_s, 1.0)
+    chosen = affordable(core, requests_per_s=1.5 * rate, simulated_per_s=speed, wall_s=core.period_s / options.speed)
+    names = ", ".join(scenario.name for scenario in chosen.scenarios)
+    _say(
+        console,
+        f"simulating {speed / 1000:.0f},000 requests/s here: {chosen.coarse_replications} coarse and "
+        f"{chosen.fine_replications} fine replications of {names} every {core.period_s:g} s of event time",
+    )
+    return chosen
+
+
+def _place(choice: BrokerChoice, settings: Settings, bootstrap: str | None, scratch: Path) -> Place:
+    """A log of nobody else: a fresh broker, a fresh directory, or topics of their own on the user's cluster."""
+    if choice.kind == "embedded" or bootstrap is None:
+        return Place(kind="file", where=str(scratch / "log"))
+    shared = choice.kind == "cluster" or settings.broker.data_dir is not None
+    return Place(kind="kafka", where=bootstrap, namespace=f"demo-{time.time_ns() // 10**9}" if shared else "")
+
+
+class _Stage:
+    """One run on a log that is there."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        options: DemoOptions,
+        console: Console,
+        recording: Recording,
+        core: CoreSettings,
+        place: Place,
+        scratch: Path,
+    ) -> None:
+        self._settings = settings
+        self._options = options
+        self._console = console
+        self._recording = recording
+        self._core = core
+        self._place = place
+        self._scratch = scratch
+        self._board = Board(recording.deployment)
+        self._played = Played()
+        self._phase = "starting the worker"
+        self._began_s = time.monotonic()
+        self._first_forecast_s: float | None = None
+        self._first_alert_s: float | None = None
+
+    async def run(self) -> Summary:
+        """Play, show, finish, and give the account."""
+        log_path = self._settings.cache_dir / "demo-worker.log"
+        log_path.unlink(missing_ok=True)
+        async with open_log(self._settings, self._place) as log:
+            await create(log, self._settings.partitions, keep_for_ever=True)
+            async with WorkerChild(self._environment(), log_path) as worker, self._shown(log):
+                await self._until_ready(worker)
+                self._began_s = time.monotonic()
+                await self._play(log)
+                report = await self._finish(worker)
+                await worker.stop()
+            return await summarise(
+                log,
+                self._settings.partitions,
+                self._board,
+                worker.report or report,
+                settings=self._core,
+                first_forecast_s=self._first_forecast_s,
+                first_alert_s=self._first_alert_s,
+            )
+
+    def _environment(self) -> dict[str, str]:
+        """The worker's own settings: this run's work per tick, place and group."""
+        config = self._scratch / "twincast.toml"
+        config.write_text(_toml(self._core))
+        place, own = self._place, {"TWINCAST_CONFIG": str(config), "TWINCAST_GROUP": "twincast-demo"}
+        if place.kind == "kafka":
+            own |= {"TWINCAST_BOOTSTRAP": place.where, "TWINCAST_NAMESPACE": place.namespace}
+        else:
+            own |= {"TWINCAST_DATA_DIR": place.where, "TWINCAST_NAMESPACE": "", "TWINCAST_BOOTSTRAP": ""}
+        if self._options.warm is not None:
+            own["TWINCAST_WARM_FILE"] = str(self._options.warm)
+        return {**os.environ, **own, "TWINCAST_PARTITIONS": str(self._settings.partitions)}
+
+    @contextlib.asynccontextmanager
+    async def _shown(self, log: Log) -> AsyncIterator[None]:
+        """Follow the log and draw it meanwhile."""
+        following = asyncio.create_task(
+            follow(log, self._settings.partitions, self._on_record, topics=WATCHED, look_back=True)
+        )
+        live = Live(console=self._console, auto_refresh=False, transient=True) if self._console.is_terminal else None
+        with live or contextlib.nullcontext():
+            drawing = asyncio.create_task(draw(live, self._board, self._status)) if live else None
+            try:
+                yield
+                await asyncio.sleep(1.0)  # what was just written is still on its way here
+            finally:
+                for task in (following, drawing):
+                    if task is not None:
+                        task.cancel()
+                        with contextlib.suppress(asyncio.CancelledError):
+                            await task
+
+    def _on_record(self, record: LogRecord) -> None:
+        found = self._board.take(record)
+        now_s = time.monotonic() - self._began_s
+        if self._board.forecasts_made and self._first_forecast_s is None:
+            self._first_forecast_s = now_s
+        if self._first_alert_s is None and self._board.breaches_predicted:
+            self._first_alert_s = now_s
+        if not self._console.is_terminal:
+            tell(self._console, self._board, found)
+
+    def _status(self) -> str:
+        return f"{self._phase}   {self._place}   twincast watch shows this in another terminal"
+
+    async def _until_ready(self, worker: WorkerChild) -> None:
+        while True:
+            report = await worker.next_report()
+            if len(report.partitions) == self._settings.partitions and report.simulators_ready:
+                return
+
+    async def _play(self, log: Log) -> None:
+        options, deployment = self._options, self._recording.deployment
+        self._phase = f"playing {self._recording.name} at {options.speed:g}x"
+        if not self._console.is_terminal:
+            _say(self._console, self._phase)
+        stop_s = float("inf") if options.seconds is None else self._began_s + options.seconds
+        async with log.producer() as producer:
+            await play(
+                producer,
+                messages_of(self._recording, options.slos),
+                self._settings.partitions,
+                speed=options.speed,
+                played=self._played,
+                stop=lambda: time.monotonic() > stop_s,
+            )
+            if time.monotonic() > stop_s:
+                end = _last_tick(deployment, self._played.at_us + LAST_TICK_AFTER_US)
+                await play(producer, [end], self._settings.partitions, speed=float("inf"), played=self._played)
+
+    async def _finish(self, worker: WorkerChild) -> Report:
+        """Wait until the worker has handled all that was played, and has nothing left to do."""
+        self._phase = "finishing"
+        deadline_s = time.monotonic() + FINISH_TIMEOUT_S
+        while True:
+            report = await worker.next_report()
+            if report.idle and sum(report.handed.values()) >= self._played.messages:
+                return report
+            if time.monotonic() > deadline_s:
+                raise ConfigError(
+                    f"the worker has handled {sum(report.handed.values())} of {self._played.messages} messages "
+                    f"{FINISH_TIMEOUT_S:.0f} s after the last one; lower --speed"
+                )
+
+
+def _last_tick(deployment: str, at_us: int) -> Outgoing:
+    """Time as a record: lets the last records through."""
+    tick = Tick(deployment=deployment, at_us=at_us)
+    return Outgoing(TICKS.name, deployment, deployment.encode(), encode(tick), (), at_us)
+
+
+def _toml(core: CoreSettings) -> str:
+    scenarios = ", ".join(f'"{scenario.name}"' for scenario in core.scenarios)
+    return (
+        "[forecast]\n"
+        f"period_s = {core.period_s!r}\nhorizons_s = {list(core.horizons_s)!r}\nscenarios = [{scenarios}]\n"
+        f"coarse_replications = {core.coarse_replications}\nfine_replications = {core.fine_replications}\n"
+        f"root_seed = {core.root_seed}\nlateness_s = {core.lateness_s!r}\nsnapshot_ticks = {core.snapshot_ticks}\n"
+        f'routing = "{core.routing}"\nsteps_expected = {str(core.steps_expected).lower()}\n'
+    )
