@@ -85,7 +85,7 @@ class DeploymentState:
             self._live_for(event.engine).arrive(event)
             return
         for room in self.rooms.values():
-            if room.live.leave(event.request_id) is not None:
+            if room.leave(event.request_id):
                 break
         if not isinstance(event, RequestFinished):
             self.traffic.ended(event)

@@ -15,6 +15,7 @@ from twin.cost.model import Learned, StepCostModel
 from twin.engine.types import CarriedRequest, EngineState
 from twin.job import EngineSetup
 from twin.live import LiveEngine, LiveRequest
+from twin.recent_prefixes import RecentPrefixes
 from twin.step_errors import StepErrors
 
 PS_PER_US = 1_000_000
@@ -29,6 +30,7 @@ class EngineRoom:
         self.name = name
         self.config: EngineConfig | None = None
         self.live = LiveEngine()
+        self.prefixes = RecentPrefixes()
         self.model = StepCostModel()
         self.errors = StepErrors()
         self.has_rows = False
@@ -41,6 +43,13 @@ class EngineRoom:
         changed = self.config is not None and self.config.fingerprint != config.fingerprint
         self.config = config
         return changed
+
+    def leave(self, request_id: str) -> bool:
+        """A request ended; True if it was here. Its prompt's blocks stay in the prefix cache until others need them."""
+        request = self.live.leave(request_id)
+        if request is not None and request.block_hashes and request.scheduled_us is not None:
+            self.prefixes.add(request.block_hashes, self.live.hash_block_tokens)
+        return request is not None
 
     def on_step(self, step: Step) -> list[tuple[StepBlock, Learned]]:
         """Fold a step; learn when a block is full. Returns what was learned."""
@@ -65,14 +74,21 @@ class EngineRoom:
         """The engine as a simulation starts it; None while its configuration is unknown or it is gone."""
         if self.config is None or self.config.removed:
             return None
+        size, own_size = self.live.hash_block_tokens, self.config.block_size_tokens
+        if not size or (size % own_size and own_size % size):
+            size = 0  # no hashes, or of blocks that do not fit into the engine's
         return EngineSetup(
             name=self.name,
             config=self.config,
             cost=self.model.freeze(self.config.max_num_seqs),
             noise=self.model.noise(),
             state=EngineState(
-                running=tuple(_carried(r, as_of_us, running=True) for r in self.live.running.values()),
-                waiting=tuple(_carried(r, as_of_us, running=False) for r in self.live.waiting.values()),
+                running=tuple(_carried(r, as_of_us, running=True, hashed=size > 0) for r in self.live.running.values()),
+                waiting=tuple(
+                    _carried(r, as_of_us, running=False, hashed=size > 0) for r in self.live.waiting.values()
+                ),
+                cached_hashes=self.prefixes.newest(self.config.kv_blocks) if size else (),
+                hash_block_tokens=size,
             ),
             available_from_s=available_from_s,
         )
@@ -83,6 +99,7 @@ class EngineRoom:
             "name": self.name,
             "config": None if self.config is None else msgspec.to_builtins(self.config),
             "live": self.live.snapshot(),
+            "prefixes": self.prefixes.snapshot(),
             "model": self.model.snapshot(),
             "errors": self.errors.snapshot(),
             "has_rows": self.has_rows,
@@ -97,6 +114,7 @@ class EngineRoom:
         room = cls(data["name"])
         room.config = None if data["config"] is None else msgspec.convert(data["config"], EngineConfig)
         room.live.restore(data["live"])
+        room.prefixes.restore(data["prefixes"])
         room.model = StepCostModel.restore(data["model"])
         room.errors = StepErrors.restore(data["errors"])
         room.has_rows, room.steps_seen = data["has_rows"], data["steps_seen"]
@@ -114,7 +132,7 @@ def costs_hash(rooms: list[EngineRoom]) -> str:
     return digest.hexdigest()
 
 
-def _carried(request: LiveRequest, as_of_us: int, *, running: bool) -> CarriedRequest:
+def _carried(request: LiveRequest, as_of_us: int, *, running: bool, hashed: bool) -> CarriedRequest:
     def ps(at_us: int | None) -> int | None:
         return None if at_us is None else min(at_us - as_of_us, 0) * PS_PER_US
 
@@ -129,5 +147,5 @@ def _carried(request: LiveRequest, as_of_us: int, *, running: bool) -> CarriedRe
         first_token_ps=ps(request.first_token_us),
         preemptions=request.preemptions,
         priority=request.priority,
-        block_hashes=request.block_hashes,
+        block_hashes=request.block_hashes if hashed else (),
     )

@@ -38,6 +38,7 @@ class LiveEngine:
         self.running: dict[str, LiveRequest] = {}
         self.kv_used_blocks: int | None = None
         self.last_step_end_us = 0
+        self.hash_block_tokens = 0
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running)
@@ -48,6 +49,9 @@ class LiveEngine:
             return
         if len(self.waiting) >= MAX_LIVE_REQUESTS:
             self.waiting.pop(next(iter(self.waiting)))
+        if event.block_hashes and event.hash_block_tokens != self.hash_block_tokens:
+            self._forget_hashes()  # blocks of another size have other names
+            self.hash_block_tokens = event.hash_block_tokens
         self.waiting[event.request_id] = LiveRequest(
             request_id=event.request_id,
             arrived_us=event.at_us,
@@ -55,6 +59,10 @@ class LiveEngine:
             priority=event.priority,
             block_hashes=event.block_hashes,
         )
+
+    def _forget_hashes(self) -> None:
+        for request in (*self.waiting.values(), *self.running.values()):
+            request.block_hashes = ()
 
     def leave(self, request_id: str) -> LiveRequest | None:
         """Remove a request that ended; None if it was not here."""
@@ -125,6 +133,7 @@ class LiveEngine:
             "running": [asdict(request) for request in self.running.values()],
             "kv_used_blocks": self.kv_used_blocks,
             "last_step_end_us": self.last_step_end_us,
+            "hash_block_tokens": self.hash_block_tokens,
         }
 
     def restore(self, data: dict[str, Any]) -> None:
@@ -133,6 +142,7 @@ class LiveEngine:
         self.running = {item["request_id"]: _request(item) for item in data["running"]}
         self.kv_used_blocks = data["kv_used_blocks"]
         self.last_step_end_us = data["last_step_end_us"]
+        self.hash_block_tokens = data["hash_block_tokens"]
 
 
 def _known_tokens(request: LiveRequest) -> int:
