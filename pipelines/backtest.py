@@ -24,9 +24,9 @@ from schemas.topics import ALERTS, FORECASTS, SCORES
 from twin.core import Core
 from twin.cost.block import StepBlock
 from twin.cost.frozen import FrozenStepCost
+from twin.insight import run_with_insight
 from twin.job import SimulationJob, SimulationResult
 from twin.settings import CoreSettings
-from twin.simulate import run
 from twin.step_errors import frozen_total_errors
 
 PARTITIONS = 4
@@ -77,7 +77,7 @@ def backtest(
     *,
     slos: tuple[SloTarget, ...] = (),
     warm: Snapshot | None = None,
-    simulate: Callable[[SimulationJob], SimulationResult] = run,
+    simulate: Callable[[SimulationJob], SimulationResult] = run_with_insight,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Backtest:
     """Run a recording of one deployment. `progress` is told a share of 1.

@@ -18,8 +18,8 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from typing import Self
 
+from twin.insight import run_with_insight
 from twin.job import SimulationJob, SimulationResult
-from twin.simulate import run
 
 MAX_RESTARTS_PER_JOB = 3
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -35,7 +35,9 @@ class SimulatorError(RuntimeError):
 class Simulators:
     """`processes` >= 1 of them. Use it with `async with`, or `start` and `stop`."""
 
-    def __init__(self, processes: int, simulate: Simulate = run, warm: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, processes: int, simulate: Simulate = run_with_insight, warm: Callable[[], None] | None = None
+    ) -> None:
         if processes < 1:
             raise ValueError(f"processes must be >= 1, got {processes}")
         self._processes = processes

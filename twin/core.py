@@ -163,7 +163,7 @@ class Core:
     def _tick(self, as_of_us: int) -> list[Effect]:
         self.ticks += 1
         alerts = []
-        for block in self.state.learn():
+        for block in self.state.learn(as_of_us):
             alerts += self._drift.on_steps(block.engine, block.block, block.learned)
         effects: list[Effect] = [Emit(ALERTS, self.deployment, alert) for alert in alerts]
         effects += [Emit(SCORES, self.deployment, scored) for scored in self._close_windows(as_of_us)]
@@ -206,9 +206,9 @@ class Core:
         self.authority.on_drift(as_of_us, "cost", bool(self._drift.drifting))
 
     def _job(self, as_of_us: int) -> SimulationJob | None:
-        engines = self.state.setups(as_of_us)
-        plan = self.state.plan(as_of_us) if engines else None
-        if plan is None:
+        plan = self.state.plan(as_of_us)
+        engines = () if plan is None else self.state.setups(as_of_us, plan)
+        if plan is None or not engines:
             return None
         return SimulationJob(
             deployment=self.deployment,
@@ -225,6 +225,7 @@ class Core:
             coarse_replications=self.settings.coarse_replications,
             fine_replications=self.settings.fine_replications,
             scenarios=self.settings.scenarios,
+            with_insight=self.settings.insight,
         )
 
     def _footing(self, as_of_us: int) -> Footing:
@@ -238,6 +239,7 @@ class Core:
             stale_s=max(as_of_us - self.state.newest_us, 0) / 1e6,
             drifting=self._drift.drifting,
             skill=skill,
+            assumed_limits=self.state.assumed_limits,
         )
         return Footing(
             standing=standing,

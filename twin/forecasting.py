@@ -6,18 +6,16 @@ lower is not less likely to be missed; the same result and footing give the same
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
 from schemas.forecasts import (
     Authority,
-    Bottleneck,
     Credibility,
     Curve,
     EngineShare,
-    EnginesResponse,
     Estimate,
     Forecast,
     HorizonForecast,
@@ -56,26 +54,16 @@ class Footing:
     lineage: Lineage
 
 
-@dataclass(frozen=True, slots=True)
-class Extras:
-    """What further simulations gave, where they were run: the knee of a load sweep, effects, other engine counts."""
-
-    ceiling: Estimate | None = None
-    bottlenecks: tuple[Bottleneck, ...] = ()
-    responses: tuple[EnginesResponse, ...] = ()
-    curves_of: tuple[str, ...] = field(default=(BASELINE_SCENARIO,))
-
-
-def assemble(job: SimulationJob, result: SimulationResult, footing: Footing, extras: Extras | None = None) -> Forecast:
+def assemble(job: SimulationJob, result: SimulationResult, footing: Footing) -> Forecast:
     """The forecast of one phase of one tick. Raises ValueError if the result is not that of the job."""
     if (result.as_of_us, result.tick, result.phase) != (job.as_of_us, job.tick, job.phase):
         raise ValueError(
             f"result of tick {result.tick} ({result.phase}) does not belong to job of tick {job.tick} ({job.phase})"
         )
-    more = extras or Extras()
+    insight = result.insight
     widen = margin_ratio(footing.standing)
     expires_us = job.as_of_us + round(EXPIRES_AFTER_PERIODS * footing.period_s * US_PER_S)
-    scenarios = tuple(_scenario(each, result, footing.calibration, widen, more) for each in result.scenarios)
+    scenarios = tuple(_scenario(each, result, footing.calibration, widen) for each in result.scenarios)
     lineage = msgspec.structs.replace(footing.lineage, replications=result.replications, engine=result.engine)
     return Forecast(
         deployment=job.deployment,
@@ -91,11 +79,11 @@ def assemble(job: SimulationJob, result: SimulationResult, footing: Footing, ext
         lineage=lineage,
         skill=footing.standing.skill,
         scored_rounds=footing.standing.scored_rounds,
-        ceiling_requests_per_s=more.ceiling,
-        burst_headroom_ratio=burst_headroom_ratio(scenarios, more.ceiling),
-        bottlenecks=more.bottlenecks,
+        ceiling_requests_per_s=insight.ceiling_requests_per_s,
+        burst_headroom_ratio=burst_headroom_ratio(scenarios, insight.ceiling_requests_per_s),
+        bottlenecks=insight.bottlenecks,
         balance=_balance(result),
-        responses=more.responses,
+        responses=insight.responses,
     )
 
 
@@ -110,12 +98,11 @@ def burst_headroom_ratio(scenarios: tuple[ScenarioForecast, ...], ceiling: Estim
 
 
 def _scenario(
-    scenario: ScenarioResult, result: SimulationResult, calibration: FrozenCalibration, widen: float, extras: Extras
+    scenario: ScenarioResult, result: SimulationResult, calibration: FrozenCalibration, widen: float
 ) -> ScenarioForecast:
-    horizons = tuple(
-        _horizon(horizon, result.slos, calibration, widen, extras.ceiling) for horizon in scenario.horizons
-    )
-    curves = _curves(scenario.curves) if scenario.scenario in extras.curves_of else ()
+    ceiling = result.insight.ceiling_requests_per_s
+    horizons = tuple(_horizon(horizon, result.slos, calibration, widen, ceiling) for horizon in scenario.horizons)
+    curves = _curves(scenario.curves) if scenario.scenario == BASELINE_SCENARIO else ()
     return ScenarioForecast(scenario=scenario.scenario, horizons=horizons, curves=curves)
 
 

@@ -11,9 +11,11 @@ import numpy as np
 
 from schemas.changes import Phase
 from schemas.engines import EngineConfig
+from schemas.forecasts import Bottleneck, EnginesResponse, Estimate
 from schemas.slos import Metric, SloTarget
 from twin.cost.frozen import FrozenStepCost
 from twin.cost.noise import StepNoise
+from twin.ends.presence import Presence
 from twin.engine.types import EngineName, EngineState
 from twin.metrics import CLOSES_AFTER_S, METRICS, QUANTILES, BoolArray, FloatArray, IntArray
 from twin.traffic.plan import TrafficPlan
@@ -27,6 +29,8 @@ DEFAULT_HORIZONS_S = (30.0, 60.0, 120.0)
 class EngineSetup:
     """One engine as of the job's `as_of`. Output lengths in `state` are placeholders: they are drawn anew.
 
+    Where nobody tells who is in the engine, `presence` is given, and each replication draws its state from it.
+
     It takes new requests from `available_from_s` (an engine that is starting) to `available_until_s` (one that will
     drain; 0: it drains already), seconds from `as_of`.
     """
@@ -38,6 +42,7 @@ class EngineSetup:
     state: EngineState = field(default_factory=EngineState)
     available_from_s: float = 0.0
     available_until_s: float = math.inf
+    presence: Presence | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.available_from_s <= self.available_until_s:
@@ -71,7 +76,8 @@ class SimulationJob:
 
     Simulated arrivals go on for `arrivals_beyond_s` after the longest horizon, so that its last members meet company;
     a horizon's window closes `closes_after_s` after its end, and what is unfinished then is +inf.
-    `routing` is a policy of `twin.engine.cluster`. `grid_s` is the interval of curves.
+    `routing` is a policy of `twin.engine.cluster`. `grid_s` is the interval of curves. `with_insight` asks a fine job
+    for the ceiling, the bottlenecks and the response surface too, which are further simulations.
     """
 
     deployment: str
@@ -91,6 +97,7 @@ class SimulationJob:
     grid_s: float = 1.0
     arrivals_beyond_s: float = CLOSES_AFTER_S
     closes_after_s: float = CLOSES_AFTER_S
+    with_insight: bool = False
 
     def __post_init__(self) -> None:
         if not self.engines:
@@ -202,6 +209,15 @@ class ScenarioResult:
         raise ValueError(f"scenario {self.scenario!r} has no horizon of {horizon_s} s")
 
 
+@dataclass(frozen=True, slots=True)
+class Insight:
+    """What further simulations gave: the ceiling, the effect of making things cheaper, other engine counts."""
+
+    ceiling_requests_per_s: Estimate | None = None
+    bottlenecks: tuple[Bottleneck, ...] = ()
+    responses: tuple[EnginesResponse, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulationResult:
     """All scenarios of a job. `engine` says what ran, `fallback` why it was not the kernel (empty: it was)."""
@@ -217,6 +233,7 @@ class SimulationResult:
     simulated_requests: int
     engine: EngineName
     fallback: str = ""
+    insight: Insight = Insight()
 
     def scenario(self, name: str = BASELINE.name) -> ScenarioResult:
         """One scenario. Raises ValueError for one that was not asked for."""

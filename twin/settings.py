@@ -37,19 +37,22 @@ class CoreSettings:
         Targets until a record on the SLO topic says otherwise.
     snapshot_ticks
         A snapshot is offered every so many ticks.
+    insight
+        Whether fine forecasts hold the ceiling, the bottlenecks and the response surface.
     """
 
     period_s: float = 10.0
     horizons_s: tuple[float, ...] = DEFAULT_HORIZONS_S
     scenarios: tuple[Scenario, ...] = (BASELINE, BURST, LONG_TAIL)
     coarse_replications: int = 4
-    fine_replications: int = 24
+    fine_replications: int = 30
     root_seed: int = 20_260_101
     steps_expected: bool = True
     lateness_s: float = NATIVE_LATENESS_S
     slos: tuple[SloTarget, ...] = ()
     routing: str = "least_outstanding"
     snapshot_ticks: int = 3
+    insight: bool = True
 
     def __post_init__(self) -> None:
         for name, least in (("period_s", 0.1), ("lateness_s", 0.0)):

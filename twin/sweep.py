@@ -56,7 +56,7 @@ def sweep(job: SimulationJob, rates_per_s: Sequence[float] | None = None, *, spa
         raise ValueError("a sweep needs past arrivals to resample; job.traffic.sources is empty")
     if rates_per_s is not None and not all(0.0 < rate < np.inf for rate in rates_per_s):
         raise ValueError(f"sweep rates must be finite numbers > 0 per second, got {list(rates_per_s)}")
-    ceiling = _ceiling(job, span_s)
+    ceiling = ceiling_requests_per_s(job, span_s)
     rates = sorted(rates_per_s or [ratio * float(np.mean(ceiling)) for ratio in LOAD_RATIOS])
     scenarios = [run(_at_rate(job, rate, span_s)).scenario() for rate in rates]
     points = [scenario.horizons[-1] for scenario in scenarios]
@@ -76,7 +76,7 @@ def sweep(job: SimulationJob, rates_per_s: Sequence[float] | None = None, *, spa
     )
 
 
-def _ceiling(job: SimulationJob, span_s: float) -> FloatArray:
+def ceiling_requests_per_s(job: SimulationJob, span_s: float = 120.0) -> FloatArray:
     """Completed requests per second when more is offered than can be done: double the rate until they fall behind."""
     rate = max(job.traffic.rate.mean_per_s(min(span_s, 60.0)), 1.0 / span_s)
     throughput = np.zeros(job.replications)

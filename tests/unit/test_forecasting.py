@@ -1,5 +1,6 @@
 """A result and its footing become a forecast within the bounds of the wire."""
 
+import dataclasses
 import itertools
 import math
 from dataclasses import replace
@@ -15,8 +16,8 @@ from schemas.slos import SloTarget
 from twin.calibration import Calibration
 from twin.cost.frozen import FrozenStepCost
 from twin.credibility import Standing, assess
-from twin.forecasting import Extras, Footing, assemble, estimate
-from twin.job import Curves, EngineSetup, HorizonResult, ScenarioResult, SimulationJob, SimulationResult
+from twin.forecasting import Footing, assemble, estimate
+from twin.job import Curves, EngineSetup, HorizonResult, Insight, ScenarioResult, SimulationJob, SimulationResult
 from twin.metrics import METRICS, QUANTILES
 from twin.traffic.forecast import RateForecast
 from twin.traffic.lengths import OutputLengths
@@ -115,8 +116,8 @@ def footing_of(standing: Standing) -> Footing:
 GOOD = Standing(input_level="S3", steps=9000, scored_rounds=9, skill=0.2)
 
 
-def forecast_of_result(result: SimulationResult, standing: Standing = GOOD, extras: Extras | None = None) -> Forecast:
-    found = assemble(job_of(), result, footing_of(standing), extras)
+def forecast_of_result(result: SimulationResult, standing: Standing = GOOD) -> Forecast:
+    found = assemble(job_of(), result, footing_of(standing))
     assert msgspec.json.decode(msgspec.json.encode(found), type=Forecast) == found
     return found
 
@@ -192,8 +193,8 @@ def test_doubt_about_the_footing_widens_the_interval() -> None:
 
 def test_a_ceiling_gives_headroom_and_the_compute_watermark() -> None:
     assert forecast_of_result(result_of()).burst_headroom_ratio is None
-    extras = Extras(ceiling=Estimate(value=12.0, low=11.0, high=13.0))
-    found = forecast_of_result(result_of(), extras=extras)
+    known = Insight(ceiling_requests_per_s=Estimate(value=12.0, low=11.0, high=13.0))
+    found = forecast_of_result(dataclasses.replace(result_of(), insight=known))
     assert found.burst_headroom_ratio == pytest.approx(11 / 6, rel=0.1)
     mark = found.scenarios[0].horizons[0].compute_watermark_ratio
     assert mark is not None

@@ -1,0 +1,80 @@
+"""A forecast job with the questions that need further simulations: ceiling, bottlenecks, other engine counts.
+
+Runs what others define (`twin.sweep`, `twin.whatif`) with fewer replications, on the seeds of the forecast itself.
+Law: the forecast part of the result is that of `twin.simulate.run` alone.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from schemas.forecasts import Bottleneck, EnginesResponse, Estimate
+from twin.job import Insight, SimulationJob, SimulationResult
+from twin.simulate import run
+from twin.sweep import ceiling_requests_per_s
+from twin.whatif import Effect, EnginesPoint, effects, mean_interval, resource_changes, responses, role_changes
+
+REPLICATIONS = 6
+CEILING_SPAN_S = 90.0
+
+
+def run_with_insight(job: SimulationJob) -> SimulationResult:
+    """`run`, and the insight if the job asks for it and is fine."""
+    result = run(job)
+    if not job.with_insight or job.phase != "fine" or not job.traffic.sources.requests:
+        return result
+    return replace(result, insight=insight(job))
+
+
+def insight(job: SimulationJob) -> Insight:
+    """Ceiling, bottlenecks ranked by effect, and the response surface N-1 .. N+3."""
+    few = replace(job.at_phase("coarse"), coarse_replications=min(REPLICATIONS, job.fine_replications))
+    found = effects(few, role_changes(), "class") + effects(few, resource_changes(), "resource")
+    ranked = sorted((one for effect in found if (one := _bottleneck(effect))), key=lambda b: b.ttft_p95_change_ratio)
+    return Insight(
+        ceiling_requests_per_s=_estimate(*mean_interval(ceiling_requests_per_s(few, CEILING_SPAN_S))),
+        bottlenecks=tuple(ranked),
+        responses=tuple(_response(point) for point in responses(few)),
+    )
+
+
+def _bottleneck(effect: Effect) -> Bottleneck | None:
+    """None where the effect is undefined: nobody finished."""
+    numbers = (
+        effect.ttft_p95_change_ratio,
+        effect.tpot_p95_change_ratio,
+        effect.ttft_low_ratio,
+        effect.ttft_high_ratio,
+    )
+    if not all(math.isfinite(number) for number in numbers):
+        return None
+    ttft, tpot, low, high = numbers
+    return Bottleneck(
+        name=effect.name,
+        kind=effect.kind,
+        ttft_p95_change_ratio=ttft,
+        tpot_p95_change_ratio=tpot,
+        low_ratio=low,
+        high_ratio=high,
+    )
+
+
+def _response(point: EnginesPoint) -> EnginesResponse:
+    breached = np.asarray(point.breached)
+    share = (float(np.count_nonzero(breached)) + 0.5) / (breached.size + 1.0)
+    return EnginesResponse(
+        engines=point.engines,
+        goodput_requests_per_s=_estimate(*mean_interval(point.goodput_requests_per_s)) or _NOTHING,
+        breach_probability=share,
+    )
+
+
+_NOTHING = Estimate(value=0.0, low=0.0, high=0.0)
+
+
+def _estimate(mean: float, low: float, high: float) -> Estimate | None:
+    if not math.isfinite(mean):
+        return None
+    low = mean if math.isnan(low) else max(low, 0.0)
+    return Estimate(value=max(mean, 0.0), low=low, high=mean if math.isnan(high) else max(high, 0.0))
