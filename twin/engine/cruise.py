@@ -15,7 +15,7 @@ import simpy
 from twin.engine.flight import steps_to_reach
 from twin.engine.request import FcfsQueue, Request
 from twin.engine.timing import DECODE, MIXED, PREFILL
-from twin.engine.types import STEPS_PER_EPOCH, UNDEFINED_PS, Status
+from twin.engine.types import LATEST_PS, STEPS_PER_EPOCH, UNDEFINED_PS, Status
 
 if TYPE_CHECKING:
     from twin.engine.fast import FastEngine
@@ -45,7 +45,7 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
     queued, scheduled, first_token, last_token = record.queued, record.scheduled, record.first, record.last
     work, timeout, size = record.work, engine.env.timeout, engine.size
     clock, steps, n, context, free = engine.clock, engine.steps, engine.decodes, engine.context, memory.free
-    next_row, busy, saturated = engine.next_row, engine.busy_ps, record.saturated_ps
+    inbox, taken, busy, saturated = engine.inbox, engine.taken, engine.busy_ps, record.saturated_ps
     decode_work = work[DECODE]
     epoch_end, end_ps = steps, record.end_ps
     started: list[Request] = []
@@ -54,11 +54,11 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
             epoch_end = (steps // STEPS_PER_EPOCH + 1) * STEPS_PER_EPOCH if timing.epochs > 1 else 2**62
             terms = [timing.terms(steps, role) for role in (PREFILL, DECODE, MIXED)]
         if not running and not waiting:
-            now_next = arrivals[next_row]
-            if now_next >= until:
+            arrival = arrivals[taken]
+            if arrival == LATEST_PS:
                 break
-            yield timeout(now_next - now)
-            now = boundary = now_next
+            yield timeout(arrival - now)
+            now = boundary = arrival
         else:
             # Running requests: all decodes, and at most one prefill, the last of the running list.
             need = phase[clock % size]
@@ -151,7 +151,7 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
                     most = engine.until_blocks_run_out(most, free, n, clock)
                 flight = most * first + growth * (most * (most - 1) // 2)
                 # With a full batch or a blocked head an arrival changes nothing.
-                cut = until if waiting else arrivals[next_row]
+                cut = until if waiting else arrivals[taken]
                 if cut > until:
                     cut = until
                 if cut - now < flight:
@@ -176,19 +176,20 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
             end_ps = now
             boundary = start
         # Arrivals see the requests in flight before this step's tokens.
-        if arrivals[next_row] <= now:
-            end = bisect_right(arrivals, now, next_row)
-            for row in range(next_row, end):
+        if arrivals[taken] <= now:
+            end = bisect_right(arrivals, now, taken)
+            for i in range(taken, end):
+                row = inbox[i]
                 if len(running) + len(waiting) >= limit:
                     record.status[row] = Status.REJECTED
                     continue
                 at = now
                 if boundary != now and most > 1:
-                    k = steps_to_reach(arrivals[row] - boundary, first, growth)
+                    k = steps_to_reach(arrivals[i] - boundary, first, growth)
                     at = boundary + k * first + growth * (k * (k - 1) // 2)
                 queued[row] = at
                 waiting.append(rows.request(row))
-            next_row = end
+            taken = end
         # Tokens of requests that started or went on prefilling, then of decodes that end here.
         if started:
             prefilling.clear()
@@ -235,5 +236,5 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
             if request.preemptions:
                 record.preemptions[request.row] = request.preemptions
     engine.clock, engine.steps, engine.decodes, engine.context, memory.free = clock, steps, n, context, free
-    engine.next_row, engine.busy_ps, record.saturated_ps, record.end_ps = next_row, busy, saturated, end_ps
+    engine.taken, engine.busy_ps, record.saturated_ps, record.end_ps = taken, busy, saturated, end_ps
     return now

@@ -65,12 +65,14 @@ class FastEngine:
         self.memory = BlockMemory(usable, size, caching=True) if caching else self.counted
         self.scheduler = VllmScheduler(config, self.memory, prepared.watermark_blocks)
         self.rows = Rows(prepared)
-        self.arrivals: list[int] = [*prepared.arrival_ps.tolist(), LATEST_PS]
+        # Who comes, and when; the last time stands for never.
+        self.inbox = list(range(prepared.carried, prepared.offered))
+        self.arrivals: list[int] = [*prepared.arrival_ps[prepared.carried : prepared.offered].tolist(), LATEST_PS]
+        self.taken = 0
         self.expiring = bool((prepared.deadline_ps < LATEST_PS).any())
         self.limit = 2**62 if config.max_queued_requests is None else config.max_queued_requests
         self.until_ps = prepared.until_ps
         self.size = size
-        self.next_row = prepared.carried
         self.clock = 0
         # The step in flight at the start is not counted.
         self.steps = -1 if prepared.step_left_ps else 0
@@ -113,8 +115,8 @@ class FastEngine:
                 now += duration_ps
                 self._land(now)
                 continue
-            arrival = self.arrivals[self.next_row]
-            if arrival >= until_ps:
+            arrival = self.arrivals[self.taken]
+            if arrival == LATEST_PS:
                 break
             self._hold(arrival)
             yield self.env.timeout(arrival - now)
@@ -230,7 +232,7 @@ class FastEngine:
             or self.expiring
             or (self._barrier is Barrier.HEAD_BLOCKED and self.scheduler.by_priority)
         ):
-            cut = min(cut, self.arrivals[self.next_row])
+            cut = min(cut, self.arrivals[self.taken])
         late = self._late
         while late and late[0][2].ended:
             heappop(late)
@@ -272,7 +274,7 @@ class FastEngine:
             self.clock += flight
             self.context += self.decodes * flight
         self.steps += flight
-        if self.arrivals[self.next_row] <= now:
+        if self.arrivals[self.taken] <= now:
             self._take_arrivals(now)
         if self._late:
             self._drop_expired(now)
@@ -351,20 +353,21 @@ class FastEngine:
 
     def _take_arrivals(self, now: int) -> None:
         record, scheduler = self.record, self.scheduler
-        end = bisect_right(self.arrivals, now, self.next_row)
-        for row in range(self.next_row, end):
+        end = bisect_right(self.arrivals, now, self.taken)
+        for i in range(self.taken, end):
+            row = self.inbox[i]
             if len(scheduler.running) + len(scheduler.waiting) >= self.limit:
                 record.status[row] = Status.REJECTED
                 continue
             record.queued[row] = now
-            if self._flight > 1 and self.arrivals[row] < now:
+            if self._flight > 1 and self.arrivals[i] < now:
                 # The boundary that took it in was jumped over.
-                steps = steps_to_reach(self.arrivals[row] - self._start_ps, self._first_ps, self._growth_ps)
+                steps = steps_to_reach(self.arrivals[i] - self._start_ps, self._first_ps, self._growth_ps)
                 record.queued[row] = self._start_ps + flight_ps(steps, self._first_ps, self._growth_ps)
             request = self.rows.request(row)
             scheduler.waiting.push(request)
             self._watch(request)
-        self.next_row = end
+        self.taken = end
 
     def _watch(self, request: Request) -> None:
         if self._deadline[request.row] < LATEST_PS:
@@ -403,7 +406,7 @@ class FastEngine:
             boundary = start + flight_ps(begun, self._first_ps, self._growth_ps)
             cycles, rest = divmod(begun, size)
             grown = cycles * self.decodes + sum(self.phase[place : place + rest])
-            came = bisect_right(self.arrivals, boundary, self.next_row) - self.next_row if begun else 0
+            came = bisect_right(self.arrivals, boundary, self.taken) - self.taken if begun else 0
             saturated = self.record.saturated_ps + (spent if waiting else 0)
             sampler.put(waiting + min(came, room), running, used + grown, self.busy_ps + spent, saturated)
 

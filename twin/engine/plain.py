@@ -74,8 +74,8 @@ class PlainEngine:
                 yield from self._step(chosen)
                 continue
             self.scheduler.idle()
-            arrival = self._arrival[self._next_row] if self._next_row < len(self._arrival) else LATEST_PS
-            if arrival >= self._given.until_ps:
+            arrival = self._arrival[self._next_row] if self._next_row < self._given.offered else LATEST_PS
+            if arrival == LATEST_PS:
                 break
             self._hold(arrival)
             yield self._env.timeout(arrival - self._now)
@@ -165,7 +165,7 @@ class PlainEngine:
 
     def _take_arrivals(self) -> None:
         now, limit = self._now, self._given.config.max_queued_requests
-        while self._next_row < len(self._arrival) and self._arrival[self._next_row] <= now:
+        while self._next_row < self._given.offered and self._arrival[self._next_row] <= now:
             row = self._next_row
             self._next_row += 1
             # vLLM's max_num_queued_reqs counts all requests in flight, waiting or running.

@@ -20,7 +20,8 @@ class Prepared:
     """One engine run as tables. Rows: carried running requests, carried waiting ones, then the workload.
 
     `keys[key_offsets[i]:key_offsets[i + 1]]` are small numbers, equal where two requests share a full prompt block of
-    the engine's block size. `rank` orders requests under the priority policy. `deadline_ps` is LATEST_PS where none.
+    the engine's block size. `rank` orders requests under the priority policy. `deadline_ps` is LATEST_PS where none. Rows from `offered` on
+    arrive when no step may start any more, and are never seen.
     """
 
     config: EngineConfig
@@ -31,6 +32,7 @@ class Prepared:
     step_left_ps: int
     running: int
     carried: int
+    offered: int
     usable_blocks: int
     watermark_blocks: int
     arrival_ps: Int64Array
@@ -84,6 +86,9 @@ def prepare(job: Job) -> Prepared:
         step_left_ps=state.step_left_ps,
         running=len(state.running),
         carried=len(rows),
+        offered=len(arrival)
+        if job.until_ps is None
+        else len(rows) + int(np.searchsorted(load.arrival_ps, job.until_ps)),
         usable_blocks=usable,
         watermark_blocks=int(config.watermark_ratio * config.kv_blocks),
         arrival_ps=arrival,

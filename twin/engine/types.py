@@ -81,9 +81,9 @@ class Workload:
         2
         >>> Workload.build(arrival_ps=[0.0, float("nan")], isl_tokens=[5, 7], osl_tokens=[1, 2])
         Traceback (most recent call last):
-        ValueError: workload.arrival_ps[1] must be a whole number in 0 .. 4611686018427387904, got nan
+        ValueError: workload.arrival_ps[1] must be a whole number in 0 .. 4611686018427387903, got nan
         """
-        arrival = _whole("workload.arrival_ps", arrival_ps, 0, LATEST_PS)
+        arrival = _whole("workload.arrival_ps", arrival_ps, 0, LATEST_PS - 1)
         n = len(arrival)
         falls = np.flatnonzero(np.diff(arrival) < 0)
         if len(falls):
