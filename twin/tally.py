@@ -14,6 +14,7 @@ from twin.engine.types import UNDEFINED_PS, EngineResult, Int64Array
 from twin.job import Curves, HorizonResult, ScenarioResult, SimulationJob
 from twin.metrics import (
     METRICS,
+    QUANTILES,
     BoolArray,
     FloatArray,
     IntArray,
@@ -57,28 +58,31 @@ def seconds(times_ps: Int64Array) -> FloatArray:
 def scenario_result(name: str, job: SimulationJob, runs: Sequence[Run]) -> ScenarioResult:
     """All replications of one scenario side by side."""
     curves = _curves(job, runs)
+    longest = [_within(run, job.horizons_s[-1], job.closes_after_s) for run in runs]
     engines = len(job.engines)
     requests = np.stack([np.bincount(run.engine, minlength=engines) for run in runs]).astype(np.float64)
     busy = np.array([[result.busy_ps / max(result.end_ps, 1) for result in run.results] for run in runs])
     return ScenarioResult(
         scenario=name,
-        horizons=tuple(_horizon(job, horizon_s, runs, curves) for horizon_s in job.horizons_s),
+        horizons=tuple(_horizon(job, horizon_s, runs, longest, curves) for horizon_s in job.horizons_s),
         curves=curves,
         requests_ratio=requests / np.maximum(requests.sum(axis=1, keepdims=True), 1.0),
         engine_busy_ratio=np.minimum(busy, 1.0),
     )
 
 
-def _horizon(job: SimulationJob, horizon_s: float, runs: Sequence[Run], curves: Curves) -> HorizonResult:
-    closes_s = horizon_s + job.closes_after_s
-    members = [_members(run, horizon_s, closes_s) for run in runs]
+def _horizon(
+    job: SimulationJob, horizon_s: float, runs: Sequence[Run], longest: Sequence[Latencies], curves: Curves
+) -> HorizonResult:
+    members = [_members(job, horizon_s, run, known) for run, known in zip(runs, longest, strict=True)]
     found = [each for each, _ in members]
+    latency_s = np.array([[quantiles(each.of(metric)) for metric in METRICS] for each in found])
     ended = np.array([_ended(run, horizon_s) for run in runs])
     upto = int(horizon_s / curves.interval_s) + 1
     return HorizonResult(
         horizon_s=horizon_s,
         arrivals=np.array([each.e2e_s.size for each in found], np.int64),
-        latency_s=np.array([[quantiles(each.of(metric)) for metric in METRICS] for each in found]),
+        latency_s=latency_s,
         pooled_latency_s=np.array(
             [quantiles(np.concatenate([each.of(metric) for each in found])) for metric in METRICS]
         ),
@@ -90,22 +94,29 @@ def _horizon(job: SimulationJob, horizon_s: float, runs: Sequence[Run], curves: 
         kv_peak_ratio=curves.kv_ratio[:, :upto].max(axis=1),
         preemptions=np.array([run.preemptions[: each.e2e_s.size].sum() for run, each in zip(runs, found, strict=True)]),
         busy_ratio=curves.busy_ratio[:, 1:upto].mean(axis=1),
-        breached=np.array([_breaches(job, *each) for each in members], np.bool_).reshape(len(runs), len(job.slos)),
+        breached=_breached(job, members, latency_s),
     )
 
 
-def _members(run: Run, horizon_s: float, closes_s: float) -> tuple[Latencies, IntArray]:
-    """Latencies and classes of the requests that arrived by `horizon_s`."""
+def _within(run: Run, horizon_s: float, closes_after_s: float) -> Latencies:
+    """Latencies of the requests that arrived by `horizon_s`."""
     count = int(np.searchsorted(run.arrived_s, horizon_s, side="right"))
-    found = latencies(
+    return latencies(
         arrived_s=run.arrived_s[:count],
         first_token_s=run.first_s[:count],
         last_token_s=run.last_s[:count],
         osl_tokens=run.osl_tokens[:count],
-        closes_s=closes_s,
+        closes_s=horizon_s + closes_after_s,
         refused=run.refused[:count],
     )
-    return found, run.traffic_class[:count]
+
+
+def _members(job: SimulationJob, horizon_s: float, run: Run, known: Latencies) -> tuple[Latencies, IntArray]:
+    """Latencies and classes of a horizon's members; those of the longest horizon, unless one ends after closing."""
+    count = int(np.searchsorted(run.arrived_s, horizon_s, side="right"))
+    if (run.last_s[:count] > horizon_s + job.closes_after_s).any():
+        return _within(run, horizon_s, job.closes_after_s), run.traffic_class[:count]
+    return known[:count], run.traffic_class[:count]
 
 
 def _ended(run: Run, horizon_s: float) -> tuple[float, float]:
@@ -127,17 +138,24 @@ def _good(job: SimulationJob, found: Latencies, traffic_class: IntArray) -> floa
     )
 
 
-def _breaches(job: SimulationJob, found: Latencies, traffic_class: IntArray) -> list[bool]:
-    """Per target: is its quantile over the limit?"""
-    return [_is_breached(target, job, found, traffic_class) for target in job.slos]
+def _breached(job: SimulationJob, members: Sequence[tuple[Latencies, IntArray]], latency_s: FloatArray) -> BoolArray:
+    """bool[R, slos]: is the target's quantile over its limit?"""
+    columns = []
+    for target in job.slos:
+        if not target.traffic_class and target.quantile in QUANTILES:
+            values = latency_s[:, METRICS.index(target.metric), QUANTILES.index(target.quantile)]
+        else:
+            values = np.array([_quantile_of(target, job, *each) for each in members])
+        columns.append(values > target.limit_s)
+    return np.array(columns, np.bool_).reshape(len(job.slos), len(members)).T
 
 
-def _is_breached(target: SloTarget, job: SimulationJob, found: Latencies, traffic_class: IntArray) -> bool:
+def _quantile_of(target: SloTarget, job: SimulationJob, found: Latencies, traffic_class: IntArray) -> float:
     values = found.of(target.metric)
     if target.traffic_class:
         named = [index for index, name in enumerate(job.traffic.classes) if name == target.traffic_class]
         values = values[np.isin(traffic_class, named)]
-    return quantile(values, target.quantile) > target.limit_s
+    return quantile(values, target.quantile)
 
 
 def _curves(job: SimulationJob, runs: Sequence[Run]) -> Curves:
