@@ -219,6 +219,7 @@ class Standing:
     `unseen_shape_ratio`: share of simulated step time in shapes beyond those learned. `transfer_ratio`: share of the
     latency that is KV transfer. `saturated_ratio`: share of recorded step time with requests waiting. `stale_s`: age of
     the newest input at `as_of`. `drifting`: causes of drift alerts that are open. `skill`: see `SkillLedger.skill`.
+    `assumed_limits`: an engine has not told its configuration.
     """
 
     input_level: InputLevel
@@ -230,6 +231,7 @@ class Standing:
     stale_s: float = 0.0
     drifting: tuple[str, ...] = ()
     skill: float | None = None
+    assumed_limits: bool = False
 
 
 MIN_STEPS = 500
@@ -290,6 +292,8 @@ def _minor_reasons(standing: Standing) -> list[str]:
     reasons = []
     if standing.input_level not in EXECUTABLE_INPUTS:
         reasons.append(f"input level {standing.input_level}")
+    if standing.assumed_limits:
+        reasons.append("engine configuration not told: limits assumed")
     if standing.scored_rounds < MIN_ROUNDS:
         reasons.append(f"few rounds scored ({standing.scored_rounds})")
     if UNSEEN_RATIO < standing.unseen_shape_ratio <= 3 * UNSEEN_RATIO:

@@ -28,6 +28,11 @@ from twin.traffic.history import TrafficHistory
 from twin.traffic.plan import TrafficPlan
 
 MAX_CHANGES = 256
+NAMELESS = ""
+UNSEEN_SPAN_S = 10.0
+ENDED_SPAN_US = 60_000_000
+MOSTLY_LATE = 0.5
+"""From this share of requests on that are told only at their end, arrivals are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class DeploymentState:
         if isinstance(record, RequestRecord):
             self._on_request(record)
         elif isinstance(record, EngineConfig):
+            self._name_the_nameless(record.engine)
             self.refingerprinted |= self.room(record.engine).on_config(record)
         elif isinstance(record, Slos):
             self.slos = record.targets
@@ -75,7 +81,16 @@ class DeploymentState:
             self.changes = [*self.changes[-MAX_CHANGES + 1 :], record]
         elif isinstance(record, EngineStats):
             self.has_stats = True
+            self._name_the_nameless(record.engine)
+            self.room(record.engine).stats = record
         return []
+
+    def _name_the_nameless(self, engine: str) -> None:
+        """Requests that named no engine were served by the first one that tells its name."""
+        if list(self.rooms) == [NAMELESS] and engine:
+            room = self.rooms.pop(NAMELESS)
+            room.name = engine
+            self.rooms[engine] = room
 
     def _on_request(self, event: RequestRecord) -> None:
         self.observed.on_event(event)
@@ -84,12 +99,11 @@ class DeploymentState:
             self.traffic.arrived(event)
             self._live_for(event.engine).arrive(event)
             return
-        for room in self.rooms.values():
-            if room.leave(event.request_id):
-                break
+        left = next((room for room in self.rooms.values() if room.leave(event.request_id)), None)
         if not isinstance(event, RequestFinished):
             self.traffic.ended(event)
             return
+        (left or self._served_by(event.engine)).on_finished(event)
         self.traffic.finished(event)
         if event.timed and event.first_token_us is not None:
             self.overheads.on_finished(event)
@@ -117,9 +131,21 @@ class DeploymentState:
             return self.room(engine).live
         return min(self.rooms.values(), key=lambda room: (len(room.live), room.name)).live
 
-    def learn(self) -> list[LearnedSteps]:
+    def _served_by(self, engine: str) -> EngineRoom:
+        """Where an end is counted that was not announced: at its engine, else by turns."""
+        if engine or not self.rooms:
+            return self.room(engine)
+        return min(self.rooms.values(), key=lambda room: (room.ended, room.name))
+
+    def learn(self, as_of_us: int) -> list[LearnedSteps]:
         """Let every engine's model learn what has come since the last time."""
-        return [LearnedSteps(room.name, block, learned) for room in self._in_order() for block, learned in room.learn()]
+        found = []
+        for room in self._in_order():
+            found += [LearnedSteps(room.name, block, learned) for block, learned in room.learn()]
+            for taught in room.learn_ends(as_of_us):
+                found.append(LearnedSteps(room.name, taught.block, taught.learned))
+                self.saturation.add_many(taught.block.at_us, taught.block.duration_s, taught.waiting > 0)
+        return found
 
     def plan(self, as_of_us: int) -> TrafficPlan | None:
         """What traffic is expected; None before the first arrival."""
@@ -132,10 +158,23 @@ class DeploymentState:
         }
         return self.traffic.plan(as_of_us, progress)
 
-    def setups(self, as_of_us: int) -> tuple[EngineSetup, ...]:
-        """Engines as a simulation starts them, by name."""
-        made = (room.setup(as_of_us) for room in self._in_order())
+    def setups(self, as_of_us: int, plan: TrafficPlan) -> tuple[EngineSetup, ...]:
+        """Engines as a simulation starts them, by name. `plan` tells how many requests come unseen."""
+        late_ratio = self.traffic.late_ratio
+        unseen_per_s = plan.rate.mean_per_s(UNSEEN_SPAN_S) * late_ratio if late_ratio >= MOSTLY_LATE else 0.0
+        rooms = self._in_order()
+        ended = [room.ended_since(as_of_us - ENDED_SPAN_US) for room in rooms]
+        shares = [count / max(sum(ended), 1) for count in ended]
+        made = (
+            room.setup(as_of_us, unseen_per_s=unseen_per_s * share, dispersion=plan.rate.dispersion)
+            for room, share in zip(rooms, shares, strict=True)
+        )
         return tuple(setup for setup in made if setup is not None)
+
+    @property
+    def assumed_limits(self) -> bool:
+        """Whether an engine has not told its configuration, so that its limits are assumed."""
+        return any(room.config is None and room.limits is not None for room in self.rooms.values())
 
     def _in_order(self) -> list[EngineRoom]:
         return [self.rooms[name] for name in sorted(self.rooms)]

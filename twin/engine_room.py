@@ -7,11 +7,16 @@ from hashlib import blake2b
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from schemas.engines import EngineConfig
-from schemas.steps import Step
+from schemas.requests import RequestFinished
+from schemas.steps import EngineStats, Step
 from twin.cost.block import StepBlock
 from twin.cost.model import Learned, StepCostModel
+from twin.ends.effective_costs import EffectiveCosts, Taught
+from twin.ends.presence import Presence
+from twin.ends.unseen import counts_then, presence_of
 from twin.engine.types import CarriedRequest, EngineState
 from twin.job import EngineSetup
 from twin.live import LiveEngine, LiveRequest
@@ -21,10 +26,14 @@ from twin.step_errors import StepErrors
 PS_PER_US = 1_000_000
 BLOCK_STEPS = 1_024
 UNKNOWN_OSL_TOKENS = 1
+MAX_STATS_AGE_US = 30_000_000
 
 
 class EngineRoom:
-    """One engine. `config` is None until its record came."""
+    """One engine. `config` is None until its record came, `ends` once a step record has.
+
+    Without steps, finished requests teach the costs, and who is in the engine is drawn.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,6 +42,8 @@ class EngineRoom:
         self.prefixes = RecentPrefixes()
         self.model = StepCostModel()
         self.errors = StepErrors()
+        self.ends: EffectiveCosts | None = None
+        self.stats: EngineStats | None = None
         self.has_rows = False
         self.steps_seen = 0
         self._unlearned: list[Step] = []
@@ -53,14 +64,51 @@ class EngineRoom:
 
     def on_step(self, step: Step) -> list[tuple[StepBlock, Learned]]:
         """Fold a step; learn when a block is full. Returns what was learned."""
+        self.ends = None
         self.live.apply_step(step)
         self.has_rows = self.has_rows or bool(step.rows)
         self.steps_seen += 1
         self._unlearned.append(msgspec.structs.replace(step, rows=(), preempted=()))
         return self.learn() if len(self._unlearned) >= BLOCK_STEPS else []
 
+    def on_finished(self, event: RequestFinished) -> None:
+        """Take a request that this engine has served; of use only where no steps are recorded."""
+        if self.steps_seen:
+            return
+        if self.ends is None:
+            self.ends = EffectiveCosts(young=self.model.steps == 0)
+        config = self.config or self.ends.limits.config(event.deployment, self.name, event.at_us)
+        blocks = config.kv_blocks - config.reserved_blocks if config.enable_prefix_caching else 0
+        self.ends.on_finished(event, blocks * config.block_size_tokens)
+        if event.block_hashes:
+            self.prefixes.add(event.block_hashes, event.hash_block_tokens)
+
+    def learn_ends(self, as_of_us: int) -> list[Taught]:
+        """Learn from finished requests what has become certain since the last time."""
+        config = self.limits
+        if self.ends is None or config is None:
+            return []
+        self.model, taught = self.ends.learn(as_of_us, self.model, config.max_num_batched_tokens)
+        return taught
+
+    @property
+    def ended(self) -> int:
+        """Requests taken by `on_finished` that are still of use."""
+        return 0 if self.ends is None else len(self.ends.log)
+
+    def ended_since(self, at_us: int) -> int:
+        """How many of these became known after `at_us`."""
+        return 0 if self.ends is None else self.ends.log.known_since(at_us)
+
+    @property
+    def limits(self) -> EngineConfig | None:
+        """The configuration, or the one to assume where it was not told; None where nothing is known."""
+        if self.config is not None or self.ends is None or self.ends.done_us is None:
+            return self.config
+        return self.ends.limits.config(self.ends.deployment, self.name, self.ends.done_us)
+
     def learn(self) -> list[tuple[StepBlock, Learned]]:
-        """Learn what has come since the last time."""
+        """Learn the steps that have come since the last time."""
         if not self._unlearned:
             return []
         block = StepBlock.from_steps(self._unlearned, previous=self._previous)
@@ -70,28 +118,49 @@ class EngineRoom:
         self.errors.on_block(block, learned)
         return [(block, learned)]
 
-    def setup(self, as_of_us: int, *, available_from_s: float = 0.0) -> EngineSetup | None:
-        """The engine as a simulation starts it; None while its configuration is unknown or it is gone."""
-        if self.config is None or self.config.removed:
+    def setup(
+        self, as_of_us: int, *, unseen_per_s: float = 0.0, dispersion: float = 1.0, available_from_s: float = 0.0
+    ) -> EngineSetup | None:
+        """The engine as a simulation starts it; None while nothing is known of its limits, or when it is gone.
+
+        `unseen_per_s` requests arrive that nobody tells of before their end; their counts have `dispersion` times the
+        variance of a Poisson count.
+        """
+        config = self.limits
+        if config is None or config.removed:
             return None
-        size, own_size = self.live.hash_block_tokens, self.config.block_size_tokens
+        size, own_size = self.live.hash_block_tokens or self.prefixes.block_tokens, config.block_size_tokens
         if not size or (size % own_size and own_size % size):
             size = 0  # no hashes, or of blocks that do not fit into the engine's
         return EngineSetup(
             name=self.name,
-            config=self.config,
-            cost=self.model.freeze(self.config.max_num_seqs),
+            config=config,
+            cost=self.model.freeze(config.max_num_seqs),
             noise=self.model.noise(),
             state=EngineState(
                 running=tuple(_carried(r, as_of_us, running=True, hashed=size > 0) for r in self.live.running.values()),
                 waiting=tuple(
                     _carried(r, as_of_us, running=False, hashed=size > 0) for r in self.live.waiting.values()
                 ),
-                cached_hashes=self.prefixes.newest(self.config.kv_blocks) if size else (),
+                cached_hashes=self.prefixes.newest(config.kv_blocks) if size else (),
                 hash_block_tokens=size,
             ),
             available_from_s=available_from_s,
+            presence=self._presence(as_of_us, config, unseen_per_s, dispersion),
         )
+
+    def _presence(self, as_of_us: int, config: EngineConfig, unseen_per_s: float, dispersion: float) -> Presence | None:
+        if self.ends is None:
+            return None
+        table = self.ends.log.table()
+        live = (*self.live.running.values(), *self.live.waiting.values())
+        told = np.array([(r.arrived_us, r.isl_tokens) for r in live], np.int64).reshape(-1, 2)
+        stats, counts = self.stats, None
+        if stats is not None and as_of_us - stats.at_us <= MAX_STATS_AGE_US and not len(told):
+            tokens = (config.kv_blocks - config.reserved_blocks) * config.block_size_tokens
+            used_ratio = stats.kv_used_ratio if self.config is not None else None
+            counts = counts_then(table, stats, as_of_us, None if used_ratio is None else used_ratio * tokens)
+        return presence_of(table, as_of_us, self.ends.log.lag_us(), unseen_per_s, dispersion, told, counts)
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data."""
@@ -102,6 +171,8 @@ class EngineRoom:
             "prefixes": self.prefixes.snapshot(),
             "model": self.model.snapshot(),
             "errors": self.errors.snapshot(),
+            "ends": None if self.ends is None else self.ends.snapshot(),
+            "stats": None if self.stats is None else msgspec.to_builtins(self.stats),
             "has_rows": self.has_rows,
             "steps_seen": self.steps_seen,
             "unlearned": [msgspec.to_builtins(step) for step in self._unlearned],
@@ -117,6 +188,8 @@ class EngineRoom:
         room.prefixes.restore(data["prefixes"])
         room.model = StepCostModel.restore(data["model"])
         room.errors = StepErrors.restore(data["errors"])
+        room.ends = None if data["ends"] is None else EffectiveCosts.restore(data["ends"])
+        room.stats = None if data["stats"] is None else msgspec.convert(data["stats"], EngineStats)
         room.has_rows, room.steps_seen = data["has_rows"], data["steps_seen"]
         room._unlearned = [msgspec.convert(item, Step) for item in data["unlearned"]]
         room._previous = None if data["previous"] is None else msgspec.convert(data["previous"], Step)
@@ -127,8 +200,9 @@ def costs_hash(rooms: list[EngineRoom]) -> str:
     """16 hex digits of blake2b over all learned costs as they would be frozen now."""
     digest = blake2b(digest_size=8)
     for room in rooms:
-        if room.config is not None:
-            digest.update(repr(room.model.freeze(room.config.max_num_seqs)).encode())
+        config = room.limits
+        if config is not None:
+            digest.update(repr(room.model.freeze(config.max_num_seqs)).encode())
     return digest.hexdigest()
 
 

@@ -54,14 +54,17 @@ def state_of(
     setup: EngineSetup, lengths: OutputLengths, streams: Streams, replication: int, flush: bool
 ) -> EngineState:
     """The live state with an output length drawn for each of its requests, given how far it is."""
+    limit = most_tokens(setup.config)
     state = setup.state
+    if setup.presence is not None:
+        drawn_state = setup.presence.draw(setup.config, limit, streams.generator(f"presence/{setup.name}", replication))
+        state = replace(state, running=drawn_state.running, waiting=drawn_state.waiting)
     requests = state.running + state.waiting
     if not requests:
         return replace(state, cached_hashes=()) if flush else state
     uniform = streams.generator(f"live/{setup.name}", replication).random(len(requests))
     generated = np.array([request.generated_tokens for request in requests], np.int64)
     drawn = lengths.draw(generated, uniform)
-    limit = most_tokens(setup.config)
     room = np.array([limit - request.isl_tokens for request in requests], np.int64)
     osl = np.maximum(np.minimum(drawn, room), generated + 1).tolist()
     carried = tuple(_with_length(request, length) for request, length in zip(requests, osl, strict=True))

@@ -5,7 +5,10 @@ Law: 0 <= saturated <= busy in every second; memory is bounded by the span.
 
 from collections import OrderedDict
 
+import numpy as np
+
 from schemas.steps import Step
+from twin.metrics import BoolArray, FloatArray, IntArray
 
 US_PER_S = 1_000_000
 
@@ -19,9 +22,18 @@ class Saturation:
 
     def on_step(self, step: Step) -> None:
         """Count one step into the second of its end."""
-        busy = self._seconds.setdefault(step.at_us // US_PER_S, [0, 0])
-        busy[0] += step.duration_us
-        busy[1] += step.duration_us if step.waiting else 0
+        self._add(step.at_us, step.duration_us, bool(step.waiting))
+
+    def add_many(self, at_us: IntArray, duration_s: FloatArray, waiting: BoolArray) -> None:
+        """Count steps by their ends (n,), durations (n,) and whether requests waited (n,)."""
+        durations_us = np.rint(duration_s * US_PER_S).astype(np.int64)
+        for row in zip(at_us.tolist(), durations_us.tolist(), waiting.tolist(), strict=True):
+            self._add(*row)
+
+    def _add(self, at_us: int, duration_us: int, waiting: bool) -> None:
+        busy = self._seconds.setdefault(at_us // US_PER_S, [0, 0])
+        busy[0] += duration_us
+        busy[1] += duration_us if waiting else 0
         while len(self._seconds) > self._span_s:
             self._seconds.popitem(last=False)
 

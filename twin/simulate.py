@@ -30,11 +30,13 @@ def run(job: SimulationJob) -> SimulationResult:
     ]
     fronts = [frontend_of(arrivals, job.overheads, job.streams) for arrivals in drawn]
     routed = [_routed(job, arrivals) for arrivals in drawn]
-    results = simulate_many(_engine_jobs(job, drawn, fronts, routed))
+    engine_jobs = _engine_jobs(job, drawn, fronts, routed)
+    results = simulate_many(engine_jobs)
     scenarios, at = [], 0
     for scenario, arrivals, front, engine in zip(job.scenarios, drawn, fronts, routed, strict=True):
         count = job.replications * len(job.engines)
-        runs = _runs(job, arrivals, front, engine, results[at : at + count])
+        part = slice(at, at + count)
+        runs = _runs(job, arrivals, front, engine, engine_jobs[part], results[part])
         scenarios.append(scenario_result(scenario.name, job, runs))
         at += count
     return SimulationResult(
@@ -111,28 +113,27 @@ def _which(arrivals: Arrivals, engine: IntArray, replication: int, index: int, e
 
 
 def _runs(
-    job: SimulationJob, arrivals: Arrivals, front: Frontend, engine: IntArray, results: Sequence[EngineResult]
-) -> list[Run]:
-    engines = len(job.engines)
-    return [
-        _run(
-            job,
-            arrivals,
-            front,
-            engine,
-            replication,
-            tuple(results[replication * engines : (replication + 1) * engines]),
-        )
-        for replication in range(job.replications)
-    ]
-
-
-def _run(
     job: SimulationJob,
     arrivals: Arrivals,
     front: Frontend,
     engine: IntArray,
+    asked: Sequence[Job],
+    results: Sequence[EngineResult],
+) -> list[Run]:
+    engines = len(job.engines)
+    parts = (slice(replication * engines, (replication + 1) * engines) for replication in range(job.replications))
+    return [
+        _run(arrivals, front, engine, replication, asked[part], tuple(results[part]))
+        for replication, part in enumerate(parts)
+    ]
+
+
+def _run(
+    arrivals: Arrivals,
+    front: Frontend,
+    engine: IntArray,
     replication: int,
+    asked: Sequence[Job],
     results: tuple[EngineResult, ...],
 ) -> Run:
     """Outcomes of one replication at the client, in order of arrival."""
@@ -152,7 +153,7 @@ def _run(
         )
     to_client_s = front.to_client_s[low:high]
     carried = [result.carried for result in results]
-    before = [[r.generated_tokens for r in (*e.state.running, *e.state.waiting)] for e in job.engines]
+    before = [[r.generated_tokens for r in (*e.state.running, *e.state.waiting)] for e in asked]
     return Run(
         arrived_s=arrivals.arrived_s[low:high],
         first_s=seconds(columns[0]) + to_client_s,

@@ -76,7 +76,7 @@ class TrafficHistory:
         """A request reached the frontend. One that is already known changes nothing."""
         if event.request_id in self._open:
             return
-        self._late_ratio *= 1.0 - LATE_WEIGHT
+        self._late_ratio *= 1.0 - self._late_weight
         self._add(event, event.at_us, event.isl_tokens, event.priority, event.block_hashes)
         self._hash_block_tokens = event.hash_block_tokens or self._hash_block_tokens
 
@@ -86,7 +86,7 @@ class TrafficHistory:
         if sequence is None:
             if self._is_forgotten(event.arrived_us):
                 return
-            self._late_ratio += LATE_WEIGHT * (1.0 - self._late_ratio)
+            self._late_ratio += self._late_weight * (1.0 - self._late_ratio)
             sequence = self._add(event, event.arrived_us, event.isl_tokens, event.priority, event.block_hashes)
             self._hash_block_tokens = event.hash_block_tokens or self._hash_block_tokens
             del self._open[event.request_id]
@@ -106,6 +106,16 @@ class TrafficHistory:
         row = self._rows[sequence % self._capacity]
         row[_ENDED] = event.at_us
         row[_GENERATED] = event.osl_tokens if isinstance(event, RequestAborted) else 0
+
+    @property
+    def late_ratio(self) -> float:
+        """Share of recent requests that were told only at their end."""
+        return self._late_ratio
+
+    @property
+    def _late_weight(self) -> float:
+        """A plain mean at first: a service that tells nothing else must not look as if it told all."""
+        return max(LATE_WEIGHT, 1.0 / (self._added + 1))
 
     def _is_forgotten(self, arrived_us: int) -> bool:
         """Whether the request came before all that are kept: nothing can be said of its time any more."""
