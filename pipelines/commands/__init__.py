@@ -1,6 +1,7 @@
 """The commands, in the order in which help lists them. Each file has NAME, `add_arguments` and `run`."""
 
 from pipelines.commands import (
+    backtest_command,
     broker_command,
     demo_command,
     topics_command,
@@ -9,4 +10,4 @@ from pipelines.commands import (
     watch_command,
 )
 
-COMMANDS = (demo_command, up_command, watch_command, topics_command, broker_command, warm_command)
+COMMANDS = (demo_command, backtest_command, up_command, watch_command, topics_command, broker_command, warm_command)
