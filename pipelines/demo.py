@@ -208,7 +208,7 @@ class _Stage:
             tell(self._console, self._board, found)
 
     def _status(self) -> str:
-        return f"{self._phase}   {self._place}   twincast watch shows this in another terminal"
+        return f"{self._phase}   {self._place}"
 
     async def _until_ready(self, worker: WorkerChild) -> None:
         while True:

@@ -5,20 +5,23 @@ Law: it fits the width it is given, whatever the numbers are.
 
 import math
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from pipelines.board import US_PER_S, Board, horizons_of, latency_of
-from schemas.forecasts import Forecast
+from schemas.forecasts import Forecast, LatencyEstimate
 from schemas.scores import Score
 
 CHART_ROWS = 12
 LEAST_S, MOST_S = 0.02, 60.0
 """The chart's scale is logarithmic from here to here."""
 AXIS_WIDTH = 8
-LEGEND = "● what happened   ░ forecast interval   ━ forecast   ┄ SLO   (each column: requests of the 30 s before it)"
+SIDE_BY_SIDE_WIDTH = 100
+TICKS_SHOWN = 40
+LEGEND = "● what happened   ░ forecast interval   ━ forecast   ┄ SLO    each column: requests of the 30 s before it"
 STYLES = {"●": "bold", "░": "cyan", "━": "bold cyan", "┄": "yellow"}
 
 
@@ -27,7 +30,7 @@ def render(board: Board, width: int, status: str) -> RenderableType:
     return Group(
         _title(board, status),
         Panel(_chart(board, width - 4), title=_chart_title(board), title_align="left", border_style="dim"),
-        _tables(board),
+        _tables(board, width),
         _alerts(board),
         _counts(board),
     )
@@ -39,6 +42,8 @@ def _title(board: Board, status: str) -> Text:
     text.append(board.deployment or "waiting for records")
     text.append(f"   event time +{at_s:.0f} s", style="dim")
     text.append(f"   {status}", style="dim")
+    text.no_wrap = True
+    text.overflow = "ellipsis"
     return text
 
 
@@ -49,18 +54,18 @@ def _chart_title(board: Board) -> str:
 
 
 def _chart(board: Board, width: int) -> Text:
-    """Columns are window ends, one tick apart; the newest is the end of the newest forecast's window."""
+    """Columns are window ends; the newest is the end of the newest forecast's window. A tick takes some columns."""
     columns = max(width - AXIS_WIDTH, 10)
-    step_us = _step_us(board)
-    last_us = max([*board.bands, board.newest_us])
-    last_us -= last_us % step_us
+    tick_us = _tick_us(board)
+    step_us = tick_us // max(columns // TICKS_SHOWN, 1)
+    last_us = -(-max([*board.bands, board.newest_us]) // tick_us) * tick_us
     ends = [last_us - step_us * (columns - 1 - column) for column in range(columns)]
     grid = [[" "] * columns for _ in range(CHART_ROWS)]
     slo = board.slo
     if slo is not None:
         grid[_row(slo.limit_s)] = ["┄"] * columns
     for column, end_us in enumerate(ends):
-        _draw_column(board, grid, column, end_us)
+        _draw_column(board, grid, column, end_us, -(-end_us // tick_us) * tick_us)
     text = Text(no_wrap=True)
     for index, row in enumerate(grid):
         text.append(_label(index, None if slo is None else slo.limit_s), style="dim")
@@ -71,10 +76,11 @@ def _chart(board: Board, width: int) -> Text:
     return text
 
 
-def _draw_column(board: Board, grid: list[list[str]], column: int, end_us: int) -> None:
-    band = board.bands.get(end_us)
-    if band is not None:
-        value_s, low_s, high_s, _ = band
+def _draw_column(board: Board, grid: list[list[str]], column: int, end_us: int, tick_us: int) -> None:
+    """A forecast is drawn over the tick that its window ends with."""
+    drawn = board.bands.get(tick_us)
+    if drawn is not None:
+        value_s, low_s, high_s, _ = drawn
         for row in range(_row(high_s), _row(low_s) + 1):
             grid[row][column] = "░"
         grid[_row(value_s)][column] = "━"
@@ -90,7 +96,7 @@ def _style(cell: str, row: int, limit_s: float | None) -> str:
     return STYLES.get(cell, "")
 
 
-def _step_us(board: Board) -> int:
+def _tick_us(board: Board) -> int:
     """The tick, as the forecasts show it."""
     ends = list(board.bands)[-2:]
     return max(ends[-1] - ends[0], US_PER_S) if len(ends) == 2 else 10 * US_PER_S
@@ -110,18 +116,20 @@ def _label(row: int, limit_s: float | None) -> str:
     return f"{value_s:6.2g} s "
 
 
-def _tables(board: Board) -> RenderableType:
+def _tables(board: Board, width: int) -> RenderableType:
+    if width < SIDE_BY_SIDE_WIDTH:
+        return Group(_forecast_table(board), _state_table(board))
     grid = Table.grid(expand=True, padding=(0, 1))
+    grid.add_column(ratio=4)
     grid.add_column(ratio=3)
-    grid.add_column(ratio=2)
     grid.add_row(_forecast_table(board), _state_table(board))
     return grid
 
 
 def _forecast_table(board: Board) -> RenderableType:
-    table = Table(expand=True, border_style="dim", title_justify="left", title_style="")
+    table = Table(box=SIMPLE_HEAD, border_style="dim", title_justify="left", title_style="", pad_edge=False)
     forecast = board.forecast
-    for name in ("next", "TTFT P95", "TPOT P95", "E2E P95", "waiting", "KV", "breach"):
+    for name in ("next", "TTFT P95 s", "TPOT", "E2E", "queue", "KV", "breach"):
         table.add_column(name, justify="right" if name != "next" else "left", no_wrap=True)
     if forecast is None:
         table.title = "no forecast yet"
@@ -133,7 +141,8 @@ def _forecast_table(board: Board) -> RenderableType:
         risk = max((risk.breach_probability for risk in horizon.slo_risks), default=None)
         table.add_row(
             f"{horizon.horizon_s:.0f} s",
-            *(_band(latency_of(horizon, metric, 0.95)) for metric in ("ttft_s", "tpot_s", "e2e_s")),
+            band(latency_of(horizon, "ttft_s", 0.95)),
+            *(_value(latency_of(horizon, metric, 0.95)) for metric in ("tpot_s", "e2e_s")),
             f"{horizon.waiting_peak_requests.value:.0f}",
             f"{horizon.kv_peak_ratio.value:.0%}",
             "-" if risk is None else Text(f"{risk:.0%}", style="bold red" if risk >= 0.5 else ""),
@@ -141,12 +150,15 @@ def _forecast_table(board: Board) -> RenderableType:
     return table
 
 
-def _band(estimate: object) -> str:
-    value_s = getattr(estimate, "value_s", None)
-    if value_s is None:
+def _value(estimate: LatencyEstimate | None) -> str:
+    return "-" if estimate is None else seconds(estimate.value_s)
+
+
+def band(estimate: LatencyEstimate | None) -> str:
+    """Value and interval, seconds."""
+    if estimate is None:
         return "-"
-    low_s, high_s = getattr(estimate, "low_s", value_s), getattr(estimate, "high_s", value_s)
-    return f"{seconds(value_s)} [{seconds(low_s)}-{seconds(high_s)}]"
+    return f"{seconds(estimate.value_s)} [{seconds(estimate.low_s)}-{seconds(estimate.high_s)}]"
 
 
 def seconds(value_s: float) -> str:
@@ -165,7 +177,7 @@ def seconds(value_s: float) -> str:
 
 
 def _state_table(board: Board) -> RenderableType:
-    table = Table(expand=True, show_header=False, border_style="dim", title="now", title_justify="left", title_style="")
+    table = Table(box=None, show_header=False, title="now", title_justify="left", title_style="", pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(ratio=1)
     forecast = board.forecast
@@ -217,6 +229,7 @@ def _counts(board: Board) -> RenderableType:
     text.append(f"   dead letters {board.dead_letters}")
     if board.scores:
         text.append(f"\nlast scored: {score_line(board.scores[-1], board.first_us)}")
+    text.append("\n`twincast watch` shows this in another terminal, `twincast watch --json` for programs")
     return text
 
 

@@ -15,7 +15,7 @@ from rich.live import Live
 
 from pipelines.board import US_PER_S, Board, horizons_of, latency_of
 from pipelines.log import Log, LogRecord, TopicPartition
-from pipelines.screen import render, score_line
+from pipelines.screen import band, render, score_line
 from pipelines.worker import MADE_HEADER
 from schemas.alerts import Alert
 from schemas.forecasts import Forecast
@@ -123,8 +123,7 @@ def forecast_words(forecast: Forecast) -> str:
         if estimate is None:
             continue
         risk = max((r.breach_probability for r in horizon.slo_risks), default=None)
-        words = (
-            f"{horizon.horizon_s:.0f} s: TTFT P95 {estimate.value_s:.2f} s [{estimate.low_s:.2f}-{estimate.high_s:.2f}]"
-        )
+        words = f"{horizon.horizon_s:.0f} s {band(estimate)}"
         parts.append(words + ("" if risk is None else f" breach {risk:.0%}"))
-    return "; ".join(parts) + f" ({forecast.authority})"
+    told = "TTFT P95 in " + ", in ".join(parts) if parts else "too little traffic to tell"
+    return f"{told} ({forecast.authority})"
