@@ -232,11 +232,36 @@ def test_a_jump_of_the_level_is_followed_within_seconds() -> None:
     assert np.mean(np.abs(predicted[after] / block.duration_s[after] - 1.0)) < 0.08
 
 
-def test_an_hour_of_one_shape_does_not_push_out_the_rest() -> None:
+def test_work_of_a_kind_never_met_says_nothing_of_the_level() -> None:
+    """Chunks far longer than any before, at three times the slope: the shape is wrong, not the machine."""
+    dear = dataclasses.replace(TRUTH.prefill, prefill_token_ps=3 * TRUTH.prefill.prefill_token_ps)
+    truth = FrozenStepCost(prefill=dear, decode=TRUTH.decode, mixed=TRUTH.mixed)
+    decodes = [shape for shape in shapes_of(3_000, 27) if shape.role is not Role.PREFILL]
+    model = learned(steps_of(decodes, sigma=0.03))
+    chunks = [StepShape(1, 2_048, 2_048 * 1_024)] * 40
+    block = steps_of(chunks + decodes[:500], sigma=0.03, truth=truth, start_us=model.at_us)
+    told = model.learn_block(block)
+    assert model.jumps == 0
+    assert model.level == pytest.approx(1.0, rel=0.05)
+    assert np.isnan(told.shape_s[:10]).all()
+    assert model.predict(chunks[0]) == pytest.approx(truth.step_ps(chunks[0]) / PS_PER_S, rel=0.1)
+
+
+def test_what_seems_to_get_cheaper_with_more_work_is_learned_as_flat() -> None:
+    shapes = shapes_of(2_000, 25)
+    block = steps_of(shapes)
+    falling = 0.05 - 1e-6 * block.shapes[:, 4] - 2e-4 * block.shapes[:, 3] - 5e-5 * block.shapes[:, 1]
+    model = learned(dataclasses.replace(block, duration_s=falling))
+    small, large = StepShape(decode_requests=1, decode_context_tokens=100), StepShape(0, 0, 0, 24, 9_000)
+    assert 0.0 < model.predict(small) <= model.predict(large)
+    assert model.predict(PREFILL) <= model.predict(dataclasses.replace(PREFILL, prefill_tokens=256))
+
+
+def test_hours_of_one_shape_do_not_push_out_the_rest() -> None:
     model = learned(steps_of(shapes_of(3_000, 17), sigma=0.03))
     steady = [StepShape(decode_requests=4, decode_context_tokens=1000)] * 20_000
-    block = steps_of(steady, sigma=0.05, gap_s=0.18, start_us=model.at_us)
-    assert (block.at_us[-1] - block.at_us[0]) / 1e6 > 3_600
+    block = steps_of(steady, sigma=0.05, gap_s=0.6, start_us=model.at_us)
+    assert (block.at_us[-1] - block.at_us[0]) / 3_600e6 > 3
     model.learn_many(block)
     for probe in (*PROBES, StepShape(decode_requests=24, decode_context_tokens=7000)):
         assert model.predict(probe) == pytest.approx(truth_s(probe), rel=0.06)
@@ -297,6 +322,11 @@ def test_noise_tells_a_slow_minute_from_slow_steps() -> None:
     assert np.log(q95 / q05) == pytest.approx(2 * 1.645 * 0.1, rel=0.15)
 
 
+def test_a_level_that_holds_is_no_noise() -> None:
+    held = steps_of(shapes_of(30_000, 26), level=lambda s: 1.5 if s > 30.0 else 1.0, sigma=0.05)
+    assert learned(held).noise().window_sigma_ratio < 0.04
+
+
 def test_the_predicted_p99_is_exceeded_by_one_step_in_a_hundred() -> None:
     block = steps_of(shapes_of(20_000, 23), sigma=0.1)
     told = StepCostModel().learn_block(block)
@@ -305,21 +335,29 @@ def test_the_predicted_p99_is_exceeded_by_one_step_in_a_hundred() -> None:
 
 
 def test_classes_are_learned_apart_and_follow_the_level() -> None:
-    block = steps_of(shapes_of(2_000, 24), level=lambda s: 1.3 if s > 20 else 1.0)
+    shapes = shapes_of(4_000, 24)
+    block = steps_of(shapes, level=lambda s: 1.3 if s > 20 else 1.0)
     attention = block.shapes[:, 4] * 5e-7 + block.shapes[:, 2] * 1.7e-7
-    slow = block.duration_s / np.array([truth_s(shape) for shape in shapes_of(2_000, 24)])
+    slow = block.duration_s / np.array([truth_s(shape) for shape in shapes])
     classes = {"attention": attention * slow, "compute": block.duration_s - attention * slow}
     model = learned(dataclasses.replace(block, class_s=classes))
     told = model.predict_classes(MIXED)
     assert set(told) == {"attention", "compute"}
     assert told["attention"] == pytest.approx(1.3 * (2400 * 5e-7 + 8256 * 1.7e-7), rel=0.05)
     assert sum(told.values()) == pytest.approx(model.predict(MIXED), rel=0.05)
-    single = StepCostModel()
-    for i in range(len(block)):
-        single.learn_many(part(dataclasses.replace(block, class_s=classes), i, i + 1))
-    assert single.snapshot() == model.snapshot()
-    assert StepCostModel.restore(orjson.loads(orjson.dumps(model.snapshot()))).predict_classes(MIXED) == told
     assert learned(block).predict_classes(MIXED) == {}
+
+
+def test_classes_in_blocks_and_step_by_step_lead_to_the_same_bytes() -> None:
+    block = steps_of(shapes_of(700, 28), sigma=0.05)
+    block = dataclasses.replace(block, class_s={"attention": block.duration_s * 0.3, "copy": block.duration_s * 0.0})
+    whole, single = learned(block), StepCostModel()
+    for i in range(len(block)):
+        single.learn_many(part(block, i, i + 1))
+    assert orjson.dumps(single.snapshot()) == orjson.dumps(whole.snapshot())
+    restored = StepCostModel.restore(orjson.loads(orjson.dumps(whole.snapshot())))
+    assert restored.predict_classes(MIXED) == whole.predict_classes(MIXED)
+    assert whole.predict_classes(MIXED)["copy"] == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("max_num_seqs", [0, -1, 70_000])

@@ -36,6 +36,9 @@ BACKWARD_STEPS: Final = 64
 """So many steps in a row below the clock mean that the clock was wrong, not they."""
 
 REFIT_STEPS: Final = 64
+REFIT_UNFAMILIAR_STEPS: Final = 8
+FAMILIAR_ROWS: Final = 20.0
+"""A shape that was met less often says nothing of the level: its error is the shape's."""
 WARM_STEPS: Final = 64
 SETTLED_STEPS: Final = 512
 CLIP: Final = 3.0
@@ -78,13 +81,15 @@ class State(NamedTuple):
 
 
 class Output(NamedTuple):
-    """Per row (n,): outcome by `REASONS`; seconds predicted before learning, at level 1, and at P99; the level."""
+    """Per row (n,): outcome by `REASONS`; seconds predicted before learning, at level 1, and at P99; the level; whether
+    the row tells of the level, which young models and shapes seldom met do not."""
 
     outcome: NDArray[np.int64]
     predicted_s: FloatArray
     shape_s: FloatArray
     p99_s: FloatArray
     level: FloatArray
+    telling: NDArray[np.bool_]
 
 
 def empty(prior: Prior) -> State:
@@ -138,6 +143,7 @@ def learn_rows(
             out.shape_s[i] = np.nan
             out.p99_s[i] = np.nan
             out.level[i] = np.nan
+            out.telling[i] = False
             continue
         _learn_row(state, prior, settings, at_us[i], shapes[i], seconds[i], features, out, i)
         if gaps_s[i] >= 0.0 and gaps_s[i] <= MAX_GAP_S:
@@ -197,18 +203,23 @@ def _learn_row(
     whole[LAST_US] = at_us
     whole[BACKWARD] = 0
     whole[LEARNED] += 1
-    if whole[LEARNED] > WARM_STEPS:
+    settled = whole[LEARNED] > SETTLED_STEPS
+    stratum = stratum_of(shape)
+    familiar = state.strata.weight[stratum] >= FAMILIAR_ROWS
+    out.telling[row] = settled and familiar
+    if whole[LEARNED] > WARM_STEPS and familiar:
         residuals.account(state.noise, role, at_us, seconds, shape_s, level, frozen_level_of(numbers))
-    _move_level(state, settings, at_us, passed_s, seconds, shape_s, level)
-    if whole[OFF_STEPS] == 0 or whole[LEARNED] <= SETTLED_STEPS:
+    if familiar or not settled:
+        _move_level(state, settings, at_us, passed_s, seconds, shape_s, level)
+    if whole[OFF_STEPS] == 0 or not (familiar and settled):
         target = seconds / level_of(numbers)
         if whole[LEARNED] > WARM_STEPS:
             target = min(max(target, shape_s / CLIP), shape_s * CLIP)
         half_life_s = settings[SHAPE_HALF_LIFE_S]
-        add_to(state.strata, stratum_of(shape), half_life_s, at_us, features, 1.0 / (shape_s * shape_s), target)
+        add_to(state.strata, stratum, half_life_s, at_us, features, 1.0 / (shape_s * shape_s), target)
     whole[SINCE_REFIT] += 1
     young = whole[LEARNED] <= REFIT_STEPS and whole[LEARNED] & (whole[LEARNED] - 1) == 0
-    if young or whole[SINCE_REFIT] >= REFIT_STEPS:
+    if young or whole[SINCE_REFIT] >= (REFIT_STEPS if familiar else REFIT_UNFAMILIAR_STEPS):
         whole[SINCE_REFIT] = 0
         refit(state.strata, prior, settings[SHAPE_HALF_LIFE_S], at_us, state.joint, state.roles)
     if whole[LEARNED] == SETTLED_STEPS:

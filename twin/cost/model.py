@@ -41,8 +41,8 @@ class Learned:
     """What learning a block told, per row (n,). NaN where the row was refused.
 
     `predicted_s`: seconds expected before the row was learned. `shape_s`: the same at level 1, so observed / `shape_s`
-    follows the level; NaN for the first 512 steps too, while level and shape are not told apart. `p99_s`: the 99th
-    percentile expected. `outcome`: place in `REASONS`, 0 for learned.
+    follows the level; NaN also where the row says nothing of the level: in the first 512 steps, and for shapes seldom
+    met before. `p99_s`: the 99th percentile expected. `outcome`: place in `REASONS`, 0 for learned.
     """
 
     predicted_s: FloatArray
@@ -139,15 +139,14 @@ class StepCostModel(base.Regressor):  # type: ignore[misc]
     def learn_block(self, block: StepBlock) -> Learned:
         """Learn a block of consecutive steps, predict first. Tells what detectors and scores need, row by row."""
         n = len(block)
-        out = learner.Output(np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n))
+        columns = [np.zeros(n) for _ in range(4)]
+        out = learner.Output(np.zeros(n, dtype=np.int64), *columns, telling=np.zeros(n, dtype=np.bool_))
         learner.learn_rows(
             self._state, self._prior, self._settings, block.at_us, block.shapes, block.duration_s, block.gap_s, out
         )
         if block.class_s:
             self._learn_classes(block, out)
-        accepted = out.outcome == ACCEPTED
-        young = self.steps - int(accepted.sum()) + np.cumsum(accepted) <= learner.SETTLED_STEPS
-        return Learned(out.predicted_s, np.where(young, np.nan, out.shape_s), out.p99_s, out.outcome)
+        return Learned(out.predicted_s, np.where(out.telling, out.shape_s, np.nan), out.p99_s, out.outcome)
 
     def _learn_classes(self, block: StepBlock, out: learner.Output) -> None:
         rows = np.flatnonzero(out.outcome == ACCEPTED)
