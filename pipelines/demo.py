@@ -29,7 +29,7 @@ from pipelines.playback import messages_of
 from pipelines.player import Played, play
 from pipelines.provision import create
 from pipelines.settings import Settings
-from pipelines.standard_job import requests_per_s, warm_up
+from pipelines.standard_job import measure, warm_up
 from pipelines.summary import Summary, summarise
 from pipelines.watch import WATCHED, draw, follow, tell
 from pipelines.worker import Report
@@ -95,15 +95,15 @@ def _affordable(core: CoreSettings, recording: Recording, options: DemoOptions, 
     warm_up()
     if time.monotonic() - began_s > 5.0:
         _say(console, f"compiled the simulator, once ({time.monotonic() - began_s:.0f} s)")
-    speed = requests_per_s()
+    pace = measure()
     span_s = (recording.events[-1].at_us - recording.t0_us) / US_PER_S
     rate = recording.counts.get("arrived", 0) / max(span_s, 1.0)
-    chosen = affordable(core, requests_per_s=1.5 * rate, simulated_per_s=speed, wall_s=core.period_s / options.speed)
+    chosen = affordable(core, pace, requests_per_s=1.5 * rate, wall_s=core.period_s / options.speed)
     names = ", ".join(scenario.name for scenario in chosen.scenarios)
     _say(
         console,
-        f"simulating {speed / 1000:.0f},000 requests/s here: {chosen.coarse_replications} coarse and "
-        f"{chosen.fine_replications} fine replications of {names} every {core.period_s:g} s of event time",
+        f"work per forecast: {chosen.coarse_replications} coarse and {chosen.fine_replications} fine replications of "
+        f"{names}{', with bottlenecks' if chosen.insight else ''} ({pace.simulated_per_s:,.0f} requests/s here)",
     )
     return chosen
 
@@ -264,4 +264,5 @@ def _toml(core: CoreSettings) -> str:
         f"coarse_replications = {core.coarse_replications}\nfine_replications = {core.fine_replications}\n"
         f"root_seed = {core.root_seed}\nlateness_s = {core.lateness_s!r}\nsnapshot_ticks = {core.snapshot_ticks}\n"
         f'routing = "{core.routing}"\nsteps_expected = {str(core.steps_expected).lower()}\n'
+        f"insight = {str(core.insight).lower()}\n"
     )

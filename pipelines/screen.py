@@ -186,7 +186,22 @@ def _state_table(board: Board) -> RenderableType:
     table.add_row("authority", "-" if forecast is None else forecast.authority)
     table.add_row("credibility", "-" if forecast is None else _credibility(forecast))
     table.add_row("skill", _skill(forecast))
+    known = board.last.get("fine")
+    table.add_row("ceiling", _ceiling(known))
+    table.add_row("bottleneck", _bottleneck(known))
     return table
+
+
+def _ceiling(forecast: Forecast | None) -> str:
+    found = forecast.ceiling_requests_per_s if forecast else None
+    return "-" if found is None else f"{found.value:.1f} requests/s [{found.low:.1f}-{found.high:.1f}]"
+
+
+def _bottleneck(forecast: Forecast | None) -> str:
+    """What would help most: the effect on TTFT P95 if it were 10 % cheaper."""
+    found = forecast.bottlenecks if forecast else ()
+    best = min(found, key=lambda one: one.ttft_p95_change_ratio, default=None)
+    return "-" if best is None else f"{best.name}: 10 % off gives TTFT P95 {best.ttft_p95_change_ratio:+.0%}"
 
 
 def _credibility(forecast: Forecast) -> str:

@@ -1,12 +1,15 @@
 """A simulation of known size: to warm a process up, and to see how fast this machine simulates. Publishes nothing."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
+from pipelines.budget import Pace
 from schemas.base import EARLIEST_US
 from schemas.engines import EngineConfig
 from twin.cost.frozen import FrozenStepCost, RoleCost
+from twin.insight import insight
 from twin.job import EngineSetup, SimulationJob
 from twin.simulate import run
 from twin.traffic.forecast import RateForecast
@@ -60,9 +63,11 @@ def warm_up() -> None:
     run(standard_job())
 
 
-def requests_per_s() -> float:
-    """Simulated requests per second of this process, once warm."""
-    job = standard_job(replications=4)
+def measure() -> Pace:
+    """How fast this process simulates, once warm."""
+    job = replace(standard_job(), coarse_replications=4, fine_replications=30)
     start_s = time.perf_counter()
-    result = run(job)
-    return result.simulated_requests / (time.perf_counter() - start_s)
+    simulated = run(job).simulated_requests
+    between_s = time.perf_counter()
+    insight(job.at_phase("fine"))
+    return Pace(simulated / (between_s - start_s), time.perf_counter() - between_s)

@@ -30,5 +30,5 @@ def read_warm(path: Path) -> Snapshot:
         found: Snapshot = decode(STATE.name, gzip.decompress(path.read_bytes())).record
         Core(found.deployment, CoreSettings()).adopt(found)
     except (OSError, EOFError, zlib.error, SchemaError, SnapshotError) as error:
-        raise ConfigError(f"warm file {path} cannot be used ({error}); make it anew with `twincast warm`") from error
+        raise ConfigError(f"warm file {path} cannot be used ({error}); make it anew with `twincast backtest DIR --save-state FILE`") from error
     return found

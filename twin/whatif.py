@@ -130,7 +130,7 @@ def responses(job: SimulationJob, deltas: Sequence[int] = (-1, 0, 1, 2, 3), read
         if len(job.engines) + delta < 1:
             continue
         asked = replace(
-            job, scenarios=(BASELINE,), horizons_s=job.horizons_s[-1:], engines=_resized(job.engines, delta, ready_s)
+            job, scenarios=(BASELINE,), horizons_s=job.horizons_s[-1:], engines=resized(job.engines, delta, ready_s)
         )
         found = run(asked).scenario().horizons[0]
         points.append(
@@ -139,7 +139,8 @@ def responses(job: SimulationJob, deltas: Sequence[int] = (-1, 0, 1, 2, 3), read
     return points
 
 
-def _resized(engines: tuple[EngineSetup, ...], delta: int, ready_s: float) -> tuple[EngineSetup, ...]:
+def resized(engines: tuple[EngineSetup, ...], delta: int, ready_s: float) -> tuple[EngineSetup, ...]:
+    """The engines with `delta` more, empty and taking requests from `ready_s`, or fewer, the last ones drained."""
     if delta < 0:
         kept = len(engines) + delta
         drained = (replace(setup, available_from_s=0.0, available_until_s=0.0) for setup in engines[kept:])

@@ -4,10 +4,22 @@ from pipelines.commands import (
     backtest_command,
     broker_command,
     demo_command,
+    doctor_command,
+    import_command,
+    simulate_command,
     topics_command,
     up_command,
-    warm_command,
     watch_command,
 )
 
-COMMANDS = (demo_command, backtest_command, up_command, watch_command, topics_command, broker_command, warm_command)
+COMMANDS = (
+    demo_command,
+    backtest_command,
+    simulate_command,
+    import_command,
+    up_command,
+    watch_command,
+    topics_command,
+    broker_command,
+    doctor_command,
+)
