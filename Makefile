@@ -5,7 +5,7 @@ SECONDS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test check lint generate bench bench-full clean
+.PHONY: setup demo demo-vllm test check lint generate bench bench-full clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -16,6 +16,10 @@ setup: $(STAMP)
 
 demo: setup
 	$(BIN)/twincast demo $(if $(SPEED),--speed $(SPEED)) $(if $(SECONDS),--seconds $(SECONDS))
+
+# A real vLLM on this machine's CPU under the twin; installs several GB in .cache/vllm once.
+demo-vllm: setup
+	$(BIN)/python examples/vllm/demo.py $(if $(SECONDS),--seconds $(SECONDS))
 
 lint: setup
 	$(BIN)/ruff format --check .

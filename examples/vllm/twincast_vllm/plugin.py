@@ -5,6 +5,7 @@ Settings come from the environment, so that `vllm serve` needs no flag:
     TWINCAST_TAP         kafka://host:port or file:///path; without it the tap stays out
     TWINCAST_DEPLOYMENT  name of the deployment (default: the served model's name)
     TWINCAST_ENGINE      name of this engine (default: 0, or the data-parallel rank)
+    TWINCAST_TAP_REPORT  log what the tap costs every so many steps
 
 Law: whatever goes wrong in the tap, the engine's own calls return what they would have returned; after
 `MAX_ERRORS` errors the tap takes itself out.
@@ -40,7 +41,21 @@ class Tap:
         self.publisher = Publisher(_sink(os.environ["TWINCAST_TAP"], deployment), self.observer.envelope)
         self.publisher.start()
         self.spent_s = 0.0
+        self.steps = 0
+        self._report_steps = int(os.environ.get("TWINCAST_TAP_REPORT", "0"))
         log.warning("twincast tap: deployment %s engine %s -> %s", deployment, engine, os.environ["TWINCAST_TAP"])
+
+    def count_step(self) -> None:
+        """One more step; says now and then what the tap cost on average."""
+        self.steps += 1
+        if self._report_steps and self.steps % self._report_steps == 0:
+            own, other = self.spent_s / self.steps * 1e6, self.publisher.cpu_s / self.steps * 1e6
+            log.warning(
+                "twincast tap: %d steps, %.1f us each on the engine's thread, %.1f us beside it", self.steps, own, other
+            )
+            log.warning(
+                "twincast tap: %d records dropped, %d failures", self.publisher.dropped, self.publisher.failures
+            )
 
     def _emit(self, topic: str, key: str, record: dict[str, Any]) -> None:
         self.publisher.put(topic, key, record)
@@ -93,6 +108,7 @@ def hook(scheduler_class: type[Any]) -> None:
         guarded(self, lambda tap: tap.observer.on_updating())
         outputs = update(self, scheduler_output, *args, **kwargs)
         guarded(self, lambda tap: tap.observer.on_updated(scheduler_output, started))
+        guarded(self, Tap.count_step)
         return outputs
 
     @functools.wraps(add)

@@ -62,6 +62,7 @@ class Publisher:
         self.dropped = 0
         self.sent = 0
         self.failures = 0
+        self.cpu_s = 0.0
 
     def start(self) -> None:
         """Begin to empty the queue."""
@@ -113,6 +114,7 @@ class Publisher:
             if time.monotonic() - reported > REPORT_S:
                 reported = time.monotonic()
                 log.info("published %d messages, dropped %d records", self.sent, self.dropped)
+            self.cpu_s = time.thread_time()
             await asyncio.sleep(POLL_S)
         await self._reopen(is_open)
 
