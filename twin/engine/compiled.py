@@ -64,13 +64,22 @@ def _pointer(typing_context, array):  # type: ignore[no-untyped-def]
     return signature, code
 
 
-def _typed() -> Callable[[Int64Array], Int64Array]:
-    found: Callable[[Int64Array], Int64Array] = _pointer
+@intrinsic
+def _moved(typing_context, start, places):  # type: ignore[no-untyped-def]
+    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.gep(arguments[0], [arguments[1]])
+
+    return start(start, types.int64), code
+
+
+def _typed() -> tuple[Callable[[Int64Array], Int64Array], Callable[[Int64Array, int], Int64Array]]:
+    found: tuple[Any, Any] = (_pointer, _moved)
     return found
 
 
-pointer = _typed()
-"""Inside a compiled function: where the array's integers begin, indexed like the array, without its reference count.
+pointer, moved = _typed()
+"""Inside a compiled function: where the array's integers begin, indexed like the array, without its reference count;
 
-An array counts its references at every call that it is handed to, which costs more than most of these functions do.
+and the same, so many places further. An array counts its references at every call that it is handed to, which costs
+more than most of these functions do.
 """

@@ -14,6 +14,7 @@ import simpy
 
 from twin.engine.flight import steps_to_reach
 from twin.engine.request import FcfsQueue, Request
+from twin.engine.scheduler import Barrier
 from twin.engine.timing import DECODE, MIXED, PREFILL
 from twin.engine.types import LATEST_PS, STEPS_PER_EPOCH, UNDEFINED_PS, Status
 
@@ -42,8 +43,9 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
     arrivals, limit, until = engine.arrivals, engine.limit, engine.until_ps
     budget_most, chunk, seqs = scheduler.budget_tokens, scheduler.chunk_tokens, scheduler.max_num_seqs
     chunked, reserve, watermark = scheduler.chunked, scheduler.reserve_whole, scheduler.watermark_blocks
-    queued, scheduled, first_token, last_token = record.queued, record.scheduled, record.first, record.last
-    work, timeout, size = record.work, engine.env.timeout, engine.size
+    ledger = engine.ledger
+    queued, scheduled, first_token, last_token = ledger.queued, ledger.scheduled, ledger.first, ledger.last
+    work, routed, sleep, size = record.work, engine.routed, engine.bell.sleep, engine.size
     clock, steps, n, context, free = engine.clock, engine.steps, engine.decodes, engine.context, memory.free
     inbox, taken, busy, saturated = engine.inbox, engine.taken, engine.busy_ps, record.saturated_ps
     decode_work = work[DECODE]
@@ -57,7 +59,7 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
             arrival = arrivals[taken]
             if arrival == LATEST_PS:
                 break
-            yield timeout(arrival - now)
+            yield sleep(arrival - now)
             now = boundary = arrival
         else:
             # Running requests: all decodes, and at most one prefill, the last of the running list.
@@ -114,7 +116,7 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
                 started.append(request)
                 if scheduled[request.row] == UNDEFINED_PS:
                     scheduled[request.row] = now
-                    record.cached[request.row] = request.cached_tokens = 0
+                    ledger.cached[request.row] = request.cached_tokens = 0
             start = now
             if started:
                 role = MIXED if n else PREFILL
@@ -135,7 +137,8 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
                 totals[4] += n
                 totals[5] += length
                 totals[6] += flight
-                yield timeout(flight)
+                engine.flight = 1
+                yield sleep(flight)
                 now = start + flight
                 clock += 1
                 steps += 1
@@ -157,11 +160,18 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
                 if cut - now < flight:
                     most = steps_to_reach(cut - now, first, growth)
                     flight = most * first + growth * (most * (most - 1) // 2)
+                if routed:
+                    engine.barrier = Barrier.NO_PLACE if waiting else Barrier.NOBODY_WAITS
+                    engine.start_ps, engine.flight, engine.first_ps, engine.growth_ps = now, most, first, growth
+                    yield sleep(flight)
+                    most = engine.flight
+                    flight = most * first + growth * (most * (most - 1) // 2)
+                else:
+                    yield sleep(flight)
                 decode_work[0] += most
                 decode_work[4] += most * n
                 decode_work[5] += most * (context + n) + n * (most * (most - 1) // 2)
                 decode_work[6] += flight
-                yield timeout(flight)
                 now = start + flight
                 if most > 1:
                     cycles, rest = divmod(most - 1, size)
@@ -181,7 +191,7 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
             for i in range(taken, end):
                 row = inbox[i]
                 if len(running) + len(waiting) >= limit:
-                    record.status[row] = Status.REJECTED
+                    ledger.status[row] = Status.REJECTED
                     continue
                 at = now
                 if boundary != now and most > 1:
@@ -205,7 +215,7 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
                         del running[request.order]
                         free += request.held
                         if request.preemptions:
-                            record.preemptions[request.row] = request.preemptions
+                            ledger.preemptions[request.row] = request.preemptions
                         continue
                 if known - request.computed == 1 and request.generated:
                     request.prefilling = False
@@ -234,7 +244,7 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
             last_token[request.row] = now
             del running[request.order]
             if request.preemptions:
-                record.preemptions[request.row] = request.preemptions
+                ledger.preemptions[request.row] = request.preemptions
     engine.clock, engine.steps, engine.decodes, engine.context, memory.free = clock, steps, n, context, free
     engine.taken, engine.busy_ps, record.saturated_ps, record.end_ps = taken, busy, saturated, end_ps
     return now

@@ -15,11 +15,12 @@ from heapq import heappop, heappush
 import simpy
 
 from twin.cost.shape import StepShape
+from twin.engine.bell import Bell
 from twin.engine.cruise import can_cruise, cruise
 from twin.engine.flight import flight_ps, steps_to_reach
 from twin.engine.memory import BlockMemory, CountMemory
 from twin.engine.prepare import Prepared
-from twin.engine.record import Recorder
+from twin.engine.record import Ledger, Recorder, single_result
 from twin.engine.request import Request
 from twin.engine.scheduler import Barrier, Scheduled, VllmScheduler
 from twin.engine.timing import DECODE, MIXED, PREFILL, Timing
@@ -42,9 +43,10 @@ def run_fast(prepared: Prepared, fallback: str = "", *, cruising: bool = True) -
     """Simulate one engine to its end; without `cruising`, through the general path only."""
     env = simpy.Environment(initial_time=0)
     engine = FastEngine(env, prepared)
-    env.process(engine.run(cruising=cruising and can_cruise(engine)))
+    env.process(engine.run(cruising=cruising))
     env.run()
-    return engine.record.result(prepared, "simpy", fallback)
+    engine.stop()
+    return single_result(prepared, engine.record, "simpy", fallback)
 
 
 class FastEngine:
@@ -55,21 +57,27 @@ class FastEngine:
     over, so that any stretch of it is a slice). `context` sums the computed tokens of the `decodes` decoding requests.
     """
 
-    def __init__(self, env: simpy.Environment, prepared: Prepared) -> None:
-        config = prepared.config
+    def __init__(
+        self, env: simpy.Environment, prepared: Prepared, ledger: Ledger | None = None, rows: Rows | None = None
+    ) -> None:
+        config, table = prepared.config, prepared.table
         size, usable, caching = config.block_size_tokens, prepared.usable_blocks, config.enable_prefix_caching
         self.env = env
-        self.record = Recorder(prepared)
+        self.bell = Bell(env)
+        self.ledger = ledger or Ledger(table)
+        self.record = Recorder(self.ledger, prepared.grid)
         self.timing = Timing(prepared.cost, prepared.noise, config.max_num_seqs)
         self.counted = CountMemory(usable, size)
         self.memory = BlockMemory(usable, size, caching=True) if caching else self.counted
         self.scheduler = VllmScheduler(config, self.memory, prepared.watermark_blocks)
-        self.rows = Rows(prepared)
+        self.routed = prepared.routed
+        self.rows = rows or Rows(table)
         # Who comes, and when; the last time stands for never.
-        self.inbox = list(range(prepared.carried, prepared.offered))
-        self.arrivals: list[int] = [*prepared.arrival_ps[prepared.carried : prepared.offered].tolist(), LATEST_PS]
+        coming = slice(prepared.first_new, prepared.first_new if prepared.routed else prepared.offered)
+        self.inbox = list(range(coming.start, coming.stop))
+        self.arrivals: list[int] = [*table.arrival_ps[coming].tolist(), LATEST_PS]
         self.taken = 0
-        self.expiring = bool((prepared.deadline_ps < LATEST_PS).any())
+        self.expiring = table.expiring
         self.limit = 2**62 if config.max_queued_requests is None else config.max_queued_requests
         self.until_ps = prepared.until_ps
         self.size = size
@@ -83,23 +91,24 @@ class FastEngine:
         self.phase = [0] * (2 * size)
         self.prefilling: list[Request] = []
         self._growing: list[list[tuple[int, Request]]] | None = [[] for _ in range(size)] if caching else None
-        self._deadline: list[int] = prepared.deadline_ps.tolist()
         self._late: list[tuple[int, int, Request]] = []
         self._share: list[Scheduled] = []
         self._explicit = False
-        self._barrier = Barrier.NOBODY_WAITS
-        self._start_ps = 0
-        self._flight = 1
-        self._first_ps = prepared.step_left_ps
-        self._growth_ps = 0
-        self._carry(warm_up(prepared, self.scheduler))
+        self.barrier = Barrier.NOBODY_WAITS
+        # The flight under way: its start, its steps, the first one's duration and how much each is longer.
+        self.start_ps = 0
+        self.flight = 1
+        self.first_ps = prepared.step_left_ps
+        self.growth_ps = 0
+        self._carry(warm_up(prepared, self.rows, self.scheduler))
 
     def run(self, *, cruising: bool) -> Process:
         """The engine's process: one event per flight, and one per idle spell."""
         now, until_ps = 0, self.until_ps
-        if self._first_ps:
-            yield self.env.timeout(self._first_ps)
-            now = self._first_ps
+        cruising = cruising and can_cruise(self)
+        if self.first_ps:
+            yield self.bell.sleep(self.first_ps)
+            now = self.first_ps
             self._land(now)
         else:
             self._take_arrivals(now)
@@ -110,20 +119,47 @@ class FastEngine:
                 if now >= until_ps:
                     break
             if self.scheduler.running or self.scheduler.waiting:
-                duration_ps = self._plan(now)
-                yield self.env.timeout(duration_ps)
-                now += duration_ps
+                yield self.bell.sleep(self._plan(now))
+                now += flight_ps(self.flight, self.first_ps, self.growth_ps)
                 self._land(now)
                 continue
             arrival = self.arrivals[self.taken]
-            if arrival == LATEST_PS:
+            if arrival < LATEST_PS:
+                yield self.env.timeout(arrival - now)
+            elif self.routed:
+                yield self.bell.wait()
+            else:
                 break
-            self._hold(arrival)
-            yield self.env.timeout(arrival - now)
-            now = arrival
+            now = int(self.env.now)
+            self._hold(now)
             self._take_arrivals(now)
+
+    @property
+    def outstanding(self) -> int:
+        """Requests sent here that have not left."""
+        return len(self.scheduler.running) + len(self.scheduler.waiting) + len(self.inbox) - self.taken
+
+    def offer(self, row: int) -> None:
+        """A router sends a request, now: who idles wakes, and a flight that it changes is cut short."""
+        now = int(self.env.now)
+        self.inbox.append(row)
+        self.arrivals[-1] = now
+        self.arrivals.append(LATEST_PS)
+        if self.bell.idle:
+            self.bell.ring()
+        elif self.flight > 1 and self._arrivals_matter():
+            steps = steps_to_reach(now - self.start_ps, self.first_ps, self.growth_ps)
+            if steps < self.flight:
+                self.flight = steps
+                self.bell.bring_forward(self.start_ps + flight_ps(steps, self.first_ps, self.growth_ps) - now)
+
+    def stop(self) -> None:
+        """The run is over: note how far everything came."""
         self._hold(LATEST_PS)
-        self._note_unfinished()
+        for request in [*self.scheduler.running.values(), *self.scheduler.waiting]:
+            if request.clock != UNDEFINED_PS:
+                self._settle(request)
+            self.record.close(request, Status.UNFINISHED)
 
     def _plan(self, now: int) -> int:
         """Choose the next flight; how long it lasts."""
@@ -131,7 +167,7 @@ class FastEngine:
         budget = scheduler.budget_tokens - self.decodes
         need = self.phase[self.clock % self.size]
         share.clear()
-        self._start_ps = now
+        self.start_ps = now
         if budget < 0 or need > memory.free or (self.prefilling and not self._fits(need, budget)):
             self._plan_explicitly(now)
             return self._single()
@@ -147,7 +183,7 @@ class FastEngine:
                 share.append(scheduler.advance(request, tokens))
                 budget -= tokens
         chunks = len(share)
-        self._barrier = scheduler.admit(share, budget)
+        self.barrier = scheduler.admit(share, budget)
         self._note_admitted(share[chunks:], now)
         return self._single() if share or not self.timing.affine else self._fly(now)
 
@@ -175,12 +211,12 @@ class FastEngine:
         self._note_admitted(self._share, now)
 
     def _note_admitted(self, share: list[Scheduled], now: int) -> None:
-        record = self.record
+        ledger = self.ledger
         for scheduled in share:
             request = scheduled.request
-            if record.scheduled[request.row] == UNDEFINED_PS:
-                record.scheduled[request.row] = now
-                record.cached[request.row] = request.cached_tokens
+            if ledger.scheduled[request.row] == UNDEFINED_PS:
+                ledger.scheduled[request.row] = now
+                ledger.cached[request.row] = request.cached_tokens
 
     def _single(self) -> int:
         """One step: the decodes kept as sums, and the requests with a share of their own."""
@@ -197,8 +233,9 @@ class FastEngine:
         role = DECODE if not tokens else MIXED if decodes else PREFILL
         shape = StepShape(prefills, tokens, pairs, decodes, context)
         duration_ps = self.timing.duration_ps(self.steps, shape)
-        self._flight, self._first_ps, self._growth_ps = 1, duration_ps, 0
-        self.record.add_work(role, 1, shape, duration_ps)
+        self.flight, self.first_ps, self.growth_ps = 1, duration_ps, 0
+        if self._share:
+            self.record.add_work(role, 1, shape, duration_ps)
         return duration_ps
 
     def _fly(self, now: int) -> int:
@@ -218,25 +255,24 @@ class FastEngine:
         if cut < flight_ps(most, first, growth):
             most = steps_to_reach(cut, first, growth)
         duration_ps = flight_ps(most, first, growth)
-        self._flight, self._first_ps, self._growth_ps = most, first, growth
-        contexts = most * (self.context + decodes) + decodes * (most * (most - 1) // 2)
-        self.record.add_work(DECODE, most, StepShape(0, 0, 0, most * decodes, contexts), duration_ps)
+        self.flight, self.first_ps, self.growth_ps = most, first, growth
         return duration_ps
 
     def _cut_ps(self) -> int:
         """The first instant whose step boundary must not be jumped over."""
         cut = self.until_ps
-        # With a full batch or a blocked head an arrival changes nothing, unless it goes first or its client may leave.
-        if (
-            self._barrier is Barrier.NOBODY_WAITS
-            or self.expiring
-            or (self._barrier is Barrier.HEAD_BLOCKED and self.scheduler.by_priority)
-        ):
+        if self._arrivals_matter():
             cut = min(cut, self.arrivals[self.taken])
         late = self._late
         while late and late[0][2].ended:
             heappop(late)
         return min(cut, late[0][0] + 1) if late else cut
+
+    def _arrivals_matter(self) -> bool:
+        # With a full batch or a blocked head an arrival changes nothing, unless it goes first or its client may leave.
+        if self.barrier is Barrier.NOBODY_WAITS or self.expiring:
+            return True
+        return self.barrier is Barrier.HEAD_BLOCKED and self.scheduler.by_priority
 
     def until_blocks_run_out(self, most: int, free: int, decodes: int, clock: int) -> int:
         """Steps, at most `most`, whose blocks are all there; the first one's are taken already."""
@@ -260,14 +296,17 @@ class FastEngine:
 
     def _land(self, now: int) -> None:
         """The flight ends: count it, let arrivals in and late clients out, and hand out the last step's tokens."""
-        flight = self._flight
+        flight, decodes = self.flight, self.decodes
         if self.record.sampler is not None and self.record.sampler.next_ps < now:
             self._sample(now)
-        elapsed = now - self._start_ps
+        elapsed = now - self.start_ps
         self.busy_ps += elapsed
         if self.scheduler.waiting:
             self.record.saturated_ps += elapsed
         self.record.end_ps = now
+        if not self._share:
+            contexts = flight * (self.context + decodes) + decodes * (flight * (flight - 1) // 2)
+            self.record.add_work(DECODE, flight, StepShape(0, 0, 0, flight * decodes, contexts), elapsed)
         for clock in range(self.clock + 1, self.clock + flight):
             self._grow(clock)
         if not self._explicit:
@@ -294,13 +333,13 @@ class FastEngine:
                 request.placeholders = 0
                 request.generated += 1
                 if request.generated == 1:
-                    self.record.first[request.row] = now
+                    self.ledger.first[request.row] = now
                 if request.generated == request.osl:
                     done.append(request)
         # Blocks come back in the order in which the step was scheduled.
         done.sort(key=_order)
         for request in done:
-            self.record.last[request.row] = now
+            self.ledger.last[request.row] = now
             self._leave(request, Status.FINISHED)
         if self._share:
             share = (scheduled.request for scheduled in self._share)
@@ -352,26 +391,27 @@ class FastEngine:
         self.record.close(request, status)
 
     def _take_arrivals(self, now: int) -> None:
-        record, scheduler = self.record, self.scheduler
+        ledger, scheduler = self.ledger, self.scheduler
         end = bisect_right(self.arrivals, now, self.taken)
         for i in range(self.taken, end):
             row = self.inbox[i]
             if len(scheduler.running) + len(scheduler.waiting) >= self.limit:
-                record.status[row] = Status.REJECTED
+                ledger.status[row] = Status.REJECTED
                 continue
-            record.queued[row] = now
-            if self._flight > 1 and self.arrivals[i] < now:
+            ledger.queued[row] = now
+            if self.flight > 1 and self.arrivals[i] < now:
                 # The boundary that took it in was jumped over.
-                steps = steps_to_reach(self.arrivals[i] - self._start_ps, self._first_ps, self._growth_ps)
-                record.queued[row] = self._start_ps + flight_ps(steps, self._first_ps, self._growth_ps)
+                steps = steps_to_reach(self.arrivals[i] - self.start_ps, self.first_ps, self.growth_ps)
+                ledger.queued[row] = self.start_ps + flight_ps(steps, self.first_ps, self.growth_ps)
             request = self.rows.request(row)
             scheduler.waiting.push(request)
             self._watch(request)
         self.taken = end
 
     def _watch(self, request: Request) -> None:
-        if self._deadline[request.row] < LATEST_PS:
-            heappush(self._late, (self._deadline[request.row], request.row, request))
+        deadline = self.rows.deadline[request.row]
+        if deadline < LATEST_PS:
+            heappush(self._late, (deadline, request.row, request))
 
     def _drop_expired(self, now: int) -> None:
         late: list[Request] = []
@@ -388,7 +428,7 @@ class FastEngine:
         for request in requests:
             self._watch(request)
         running = list(self.scheduler.running.values())
-        if self._first_ps:
+        if self.first_ps:
             self._share = [Scheduled(r, 0, 0, True, r.placeholders > 0) for r in running]
             self._explicit = True
         else:
@@ -396,14 +436,14 @@ class FastEngine:
 
     def _sample(self, now: int) -> None:
         """Samples of the flight that ends now; its blocks beyond the first step's are not taken yet."""
-        sampler, start, size = self.record.sampler, self._start_ps, self.size
+        sampler, start, size = self.record.sampler, self.start_ps, self.size
         waiting, running, used = self._counts()
         place = (self.clock + 1) % size
         room = max(self.limit - running - waiting, 0)
         while sampler is not None and sampler.next_ps < now:
             spent = sampler.next_ps - start
-            begun = steps_to_reach(spent + 1, self._first_ps, self._growth_ps) - 1
-            boundary = start + flight_ps(begun, self._first_ps, self._growth_ps)
+            begun = steps_to_reach(spent + 1, self.first_ps, self.growth_ps) - 1
+            boundary = start + flight_ps(begun, self.first_ps, self.growth_ps)
             cycles, rest = divmod(begun, size)
             grown = cycles * self.decodes + sum(self.phase[place : place + rest])
             came = bisect_right(self.arrivals, boundary, self.taken) - self.taken if begun else 0
@@ -416,12 +456,6 @@ class FastEngine:
     def _hold(self, until_ps: int) -> None:
         if self.record.sampler is not None:
             self.record.sampler.hold(until_ps, *self._counts(), self.busy_ps, self.record.saturated_ps)
-
-    def _note_unfinished(self) -> None:
-        for request in [*self.scheduler.running.values(), *self.scheduler.waiting]:
-            if request.clock != UNDEFINED_PS:
-                self._settle(request)
-            self.record.close(request, Status.UNFINISHED)
 
 
 def _order(request: Request) -> int:

@@ -6,6 +6,7 @@ Law: equal to `fast` and `plain` bit for bit, request by request.
 
 from twin.engine.compiled import compiled
 from twin.engine.kernel_events import (
+    arrivals_matter,
     cut_ps,
     drop_expired,
     go_on,
@@ -26,7 +27,6 @@ from twin.engine.kernel_state import (
     DECODES,
     DUE,
     END,
-    END_ROW,
     EXPLICIT,
     FINISH,
     FINISH_KEY,
@@ -35,9 +35,9 @@ from twin.engine.kernel_state import (
     FLIGHT,
     FREE,
     GROWTH_PS,
+    LANDING,
     LATE,
     NEVER,
-    NEXT_ROW,
     NOBODY_WAITS,
     NOW,
     P_BUDGET,
@@ -54,12 +54,14 @@ from twin.engine.kernel_state import (
     SHARES,
     START,
     STEPS,
+    TAKEN,
+    TOLD,
     UNDEFINED,
     WAITING,
-    WORK,
 )
 from twin.engine.kernel_sums import (
     cost_at,
+    count_decodes,
     flight_ps,
     grow_decodes,
     grown,
@@ -77,12 +79,12 @@ from twin.engine.types import STEPS_PER_EPOCH, Int64Array
 def fly(
     s: Int64Array,
     r: Int64Array,
+    inbox: Int64Array,
     phase: Int64Array,
     late: Int64Array,
     finish: Int64Array,
     costs: Int64Array,
     noise: Int64Array,
-    work: Int64Array,
 ) -> None:
     """A flight of as many decode steps as nothing can change in."""
     decodes, context = s[DECODES], s[CONTEXT]
@@ -96,14 +98,9 @@ def fly(
         most = min(most, STEPS_PER_EPOCH - s[STEPS] % STEPS_PER_EPOCH)
     if s[FREE] < decodes * ((most - 1) // s[P_SIZE] + 1):
         most = until_blocks_run_out(s, phase, most)
-    cut = cut_ps(s, r, late) - s[NOW]
+    cut = cut_ps(s, r, inbox, late) - s[NOW]
     if cut < flight_ps(most, first, growth):
         most = steps_to_reach(cut, first, growth)
-    total = s[WORK] + 7 * DECODE
-    work[total] += most
-    work[total + 4] += most * decodes
-    work[total + 5] += most * (context + decodes) + decodes * (most * (most - 1) // 2)
-    work[total + 6] += flight_ps(most, first, growth)
     s[FLIGHT], s[FIRST_PS], s[GROWTH_PS] = most, first, growth
 
 
@@ -155,10 +152,12 @@ def land(
     by_key: Int64Array,
     table: Int64Array,
     phase: Int64Array,
+    inbox: Int64Array,
     queue: Int64Array,
     stack: Int64Array,
     late: Int64Array,
     finish: Int64Array,
+    work: Int64Array,
     grid: Int64Array,
 ) -> None:
     """The flight ends: count it, let arrivals in and late clients out, and hand out the last step's tokens."""
@@ -166,10 +165,12 @@ def land(
     duration = flight_ps(flight, s[FIRST_PS], s[GROWTH_PS])
     s[NOW] = s[END] = s[START] + duration
     if s[DUE] < s[NOW]:
-        sample_flight(s, r, phase, grid)
+        sample_flight(s, r, inbox, phase, grid)
     s[BUSY] += duration
     if s[WAITING] > 0:
         s[SATURATED] += duration
+    if s[SHARES] == 0:
+        count_decodes(s, work, duration)
     if flight > 1:
         if s[P_CACHING]:
             for clock in range(s[CLOCK] + 1, s[CLOCK] + flight):
@@ -180,8 +181,8 @@ def land(
         s[CLOCK] += flight
         s[CONTEXT] += s[DECODES] * flight
     s[STEPS] += flight
-    if s[NEXT_ROW] < s[END_ROW] and r[s[NEXT_ROW] + ARRIVAL] <= s[NOW]:
-        take_arrivals(s, r, queue, stack, late)
+    if s[TAKEN] < s[TOLD]:
+        take_arrivals(s, r, inbox, queue, stack, late)
     if s[LATE] > 0:
         drop_expired(s, r, w, b, keys, by_key, table, phase, finish, late)
     yield_tokens(s, r, w, b, keys, by_key, table, phase, finish)
@@ -190,7 +191,7 @@ def land(
 
 
 @compiled
-def run_engine(
+def take_off(
     s: Int64Array,
     r: Int64Array,
     w: Int64Array,
@@ -199,6 +200,7 @@ def run_engine(
     by_key: Int64Array,
     table: Int64Array,
     phase: Int64Array,
+    inbox: Int64Array,
     queue: Int64Array,
     stack: Int64Array,
     late: Int64Array,
@@ -206,35 +208,67 @@ def run_engine(
     costs: Int64Array,
     noise: Int64Array,
     work: Int64Array,
-    grid: Int64Array,
 ) -> None:
-    """From the starting state to the end of the run."""
+    """At a step boundary: the next flight, if there is anything to do and time left; `LANDING` is when it ends."""
+    s[LANDING] = NEVER
+    if s[NOW] >= s[P_UNTIL] or s[RUNNING] + s[WAITING] == 0:
+        return
+    plan(s, r, w, b, keys, by_key, table, phase, queue, stack)
+    if s[SHARES] > 0:
+        single(s, w, costs, noise, work)
+    else:
+        fly(s, r, inbox, phase, late, finish, costs, noise)
+    s[LANDING] = s[START] + flight_ps(s[FLIGHT], s[FIRST_PS], s[GROWTH_PS])
+
+
+@compiled
+def begin(
+    s: Int64Array,
+    r: Int64Array,
+    w: Int64Array,
+    b: Int64Array,
+    keys: Int64Array,
+    by_key: Int64Array,
+    table: Int64Array,
+    phase: Int64Array,
+    inbox: Int64Array,
+    queue: Int64Array,
+    stack: Int64Array,
+    late: Int64Array,
+    finish: Int64Array,
+    costs: Int64Array,
+    noise: Int64Array,
+    work: Int64Array,
+) -> None:
+    """From the starting state to the first flight."""
     if s[P_STEP_LEFT] > 0:
         # The step in flight at the start is not counted.
         s[STEPS] = -1
-        s[FLIGHT], s[FIRST_PS], s[EXPLICIT] = 1, s[P_STEP_LEFT], 1
-        land(s, r, w, b, keys, by_key, table, phase, queue, stack, late, finish, grid)
-    else:
-        take_arrivals(s, r, queue, stack, late)
-        drop_expired(s, r, w, b, keys, by_key, table, phase, finish, late)
-    while s[NOW] < s[P_UNTIL]:
-        if s[RUNNING] + s[WAITING] > 0:
-            plan(s, r, w, b, keys, by_key, table, phase, queue, stack)
-            if s[SHARES] > 0:
-                single(s, w, costs, noise, work)
-            else:
-                fly(s, r, phase, late, finish, costs, noise, work)
-            land(s, r, w, b, keys, by_key, table, phase, queue, stack, late, finish, grid)
-            continue
-        next_arrival = r[s[NEXT_ROW] + ARRIVAL] if s[NEXT_ROW] < s[END_ROW] else NEVER
-        if next_arrival >= s[P_UNTIL]:
-            break
-        hold_samples(s, grid, next_arrival)
-        s[NOW] = next_arrival
-        take_arrivals(s, r, queue, stack, late)
+        s[FLIGHT], s[FIRST_PS], s[EXPLICIT], s[LANDING] = 1, s[P_STEP_LEFT], 1, s[P_STEP_LEFT]
+        return
+    take_arrivals(s, r, inbox, queue, stack, late)
+    drop_expired(s, r, w, b, keys, by_key, table, phase, finish, late)
+    take_off(s, r, w, b, keys, by_key, table, phase, inbox, queue, stack, late, finish, costs, noise, work)
+
+
+@compiled
+def stop(s: Int64Array, r: Int64Array, phase: Int64Array, grid: Int64Array) -> None:
+    """The run is over: note how far everything came."""
     hold_samples(s, grid, NEVER)
     row = s[RUN_HEAD]
     while row >= 0:
         if r[row + R_CLOCK] != UNDEFINED:
             settle(s, r, phase, row)
         row = r[row + AFTER]
+
+
+@compiled
+def offer(s: Int64Array, r: Int64Array, inbox: Int64Array, row: int) -> None:
+    """A router sends a request: a flight that it changes is cut short."""
+    inbox[s[TOLD]] = row
+    s[TOLD] += 1
+    if s[LANDING] < NEVER and s[FLIGHT] > 1 and arrivals_matter(s):
+        steps = steps_to_reach(r[row + ARRIVAL] - s[START], s[FIRST_PS], s[GROWTH_PS])
+        if steps < s[FLIGHT]:
+            s[FLIGHT] = steps
+            s[LANDING] = s[START] + flight_ps(steps, s[FIRST_PS], s[GROWTH_PS])

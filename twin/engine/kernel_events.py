@@ -15,7 +15,6 @@ from twin.engine.kernel_state import (
     COMPUTED,
     DEADLINE,
     DUE,
-    END_ROW,
     EXPLICIT,
     FINISH,
     FINISH_KEY,
@@ -32,23 +31,21 @@ from twin.engine.kernel_state import (
     LAST,
     LATE,
     NEVER,
-    NEXT_ROW,
     NOBODY_WAITS,
     NOW,
     ORDER,
     OSL,
     P_EXPIRING,
-    P_FIRST_SAMPLE,
     P_GRID_POINTS,
     P_GRID_STEP,
     P_LIMIT,
     P_PRIORITY,
+    P_SAMPLE_AT,
     P_UNTIL,
     P_USABLE,
     PREFILLING,
     QUEUED,
     R_CLOCK,
-    R_FIELDS,
     REJECTED,
     RUN_HEAD,
     RUNNING,
@@ -59,7 +56,9 @@ from twin.engine.kernel_state import (
     SHARES,
     START,
     STATUS,
+    TAKEN,
     TIMED_OUT,
+    TOLD,
     UNDEFINED,
     UNFINISHED,
     W_DONE,
@@ -80,14 +79,18 @@ def watch(s: Int64Array, r: Int64Array, late: Int64Array, row: int) -> None:
 
 
 @compiled
-def cut_ps(s: Int64Array, r: Int64Array, late: Int64Array) -> int:
+def arrivals_matter(s: Int64Array) -> bool:
+    """With a full batch or a blocked head they change nothing, unless one goes first or a client may leave."""
+    barrier = s[BARRIER]
+    return bool(barrier == NOBODY_WAITS or s[P_EXPIRING] != 0 or (barrier == HEAD_BLOCKED and s[P_PRIORITY] != 0))
+
+
+@compiled
+def cut_ps(s: Int64Array, r: Int64Array, inbox: Int64Array, late: Int64Array) -> int:
     """The first instant whose step boundary must not be jumped over."""
     cut = s[P_UNTIL]
-    barrier = s[BARRIER]
-    # With a full batch or a blocked head an arrival changes nothing, unless it goes first or its client may leave.
-    matters = barrier == NOBODY_WAITS or s[P_EXPIRING] != 0 or (barrier == HEAD_BLOCKED and s[P_PRIORITY] != 0)
-    if matters and s[NEXT_ROW] < s[END_ROW]:
-        cut = min(cut, r[s[NEXT_ROW] + ARRIVAL])
+    if s[TAKEN] < s[TOLD] and arrivals_matter(s):
+        cut = min(cut, r[inbox[s[TAKEN]] + ARRIVAL])
     while s[LATE] > 0 and r[late[0] + STATUS] != UNFINISHED:
         heap_pop(late, s[LATE], r, DEADLINE)
         s[LATE] -= 1
@@ -100,13 +103,16 @@ def cut_ps(s: Int64Array, r: Int64Array, late: Int64Array) -> int:
 def take_arrivals(
     s: Int64Array,
     r: Int64Array,
+    inbox: Int64Array,
     queue: Int64Array,
     stack: Int64Array,
     late: Int64Array,
 ) -> None:
     """Requests that arrived by now wait, or are refused."""
-    row, now, first, growth = s[NEXT_ROW], s[NOW], s[FIRST_PS], s[GROWTH_PS]
-    while row < s[END_ROW] and r[row + ARRIVAL] <= now:
+    now, first, growth = s[NOW], s[FIRST_PS], s[GROWTH_PS]
+    while s[TAKEN] < s[TOLD] and r[inbox[s[TAKEN]] + ARRIVAL] <= now:
+        row = inbox[s[TAKEN]]
+        s[TAKEN] += 1
         if s[RUNNING] + s[WAITING] >= s[P_LIMIT]:
             r[row + STATUS] = REJECTED
         else:
@@ -117,8 +123,6 @@ def take_arrivals(
                 r[row + QUEUED] = s[START] + flight_ps(steps, first, growth)
             wait(s, r, queue, stack, row, False)
             watch(s, r, late, row)
-        row += R_FIELDS
-    s[NEXT_ROW] = row
 
 
 @compiled
@@ -266,7 +270,7 @@ def go_on(s: Int64Array, r: Int64Array, w: Int64Array, finish: Int64Array, phase
 def put_sample(s: Int64Array, grid: Int64Array, waiting: int, used: int, busy: int, saturated: int) -> None:
     """One sample, of the time that is due."""
     at = s[SAMPLED]
-    place, points = s[P_FIRST_SAMPLE] + at, s[P_GRID_POINTS]
+    place, points = s[P_SAMPLE_AT] + at, s[P_GRID_POINTS]
     grid[place] = waiting
     grid[place + points] = s[RUNNING]
     grid[place + 2 * points] = used
@@ -284,7 +288,7 @@ def hold_samples(s: Int64Array, grid: Int64Array, until: int) -> None:
 
 
 @compiled
-def sample_flight(s: Int64Array, r: Int64Array, phase: Int64Array, grid: Int64Array) -> None:
+def sample_flight(s: Int64Array, r: Int64Array, inbox: Int64Array, phase: Int64Array, grid: Int64Array) -> None:
     """Samples of the flight that ends now; its blocks beyond the first step's are not taken yet."""
     waiting, used, start = s[WAITING], s[P_USABLE] - s[FREE], s[START]
     room = max(s[P_LIMIT] - s[RUNNING] - waiting, 0)
@@ -294,9 +298,8 @@ def sample_flight(s: Int64Array, r: Int64Array, phase: Int64Array, grid: Int64Ar
         came = 0
         if begun > 0:
             boundary = start + flight_ps(begun, s[FIRST_PS], s[GROWTH_PS])
-            row = s[NEXT_ROW]
-            while row < s[END_ROW] and r[row + ARRIVAL] <= boundary and came < room:
+            at = s[TAKEN]
+            while at + came < s[TOLD] and r[inbox[at + came] + ARRIVAL] <= boundary and came < room:
                 came += 1
-                row += R_FIELDS
         saturated = s[SATURATED] + (spent if waiting > 0 else 0)
         put_sample(s, grid, waiting + came, used + grown(s, phase, begun), s[BUSY] + spent, saturated)

@@ -17,16 +17,15 @@ from twin.engine.kernel_state import (
     FREE,
     HELD,
     HITS,
-    ISL,
     KEYS,
     KEYS_AT,
-    NEXT_PRIVATE_KEY,
     ORDER,
-    OSL,
     P_CACHED,
+    P_CACHED_AT,
     P_CACHING,
-    P_FIRST_CACHED,
+    P_KEYS_AT,
     P_SIZE,
+    PRIVATE_AT,
     PRIVATE_KEY,
     REGISTERED,
     RUN_HEAD,
@@ -129,11 +128,11 @@ def stop_running(s: Int64Array, r: Int64Array, row: int) -> None:
 
 
 @compiled
-def key_of(r: Int64Array, keys: Int64Array, row: int, index: int) -> int:
+def key_of(s: Int64Array, r: Int64Array, keys: Int64Array, row: int, index: int) -> int:
     """Key of its block; -1 where it has none."""
     shared = r[row + KEYS]
     if index < shared:
-        return int(keys[r[row + KEYS_AT] + index])
+        return int(s[P_KEYS_AT] + keys[r[row + KEYS_AT] + index])
     if r[row + PRIVATE_KEY] < 0:
         return -1
     return int(r[row + PRIVATE_KEY] + index - shared)
@@ -146,7 +145,7 @@ def find(
     """How many blocks from the first on, at most n, are cached; the last row of `table` names them."""
     count = 0
     while count < n:
-        key = key_of(r, keys, row, count)
+        key = key_of(s, r, keys, row, count)
         if key < 0 or by_key[key] < 0:
             break
         table[s[HITS] + count] = by_key[key]
@@ -269,7 +268,7 @@ def cache_prompt(
     """Its full prompt blocks that have a hash are findable."""
     full = min(computed // s[P_SIZE], r[row + KEYS])
     for i in range(r[row + REGISTERED], full):
-        register(b, by_key, table[r[row + SLOT] + i], keys[r[row + KEYS_AT] + i])
+        register(b, by_key, table[r[row + SLOT] + i], s[P_KEYS_AT] + keys[r[row + KEYS_AT] + i])
     if full > r[row + REGISTERED]:
         r[row + REGISTERED] = full
 
@@ -296,10 +295,9 @@ def release(
     slot = r[row + SLOT]
     if resumes:
         if r[row + PRIVATE_KEY] < 0:
-            r[row + PRIVATE_KEY] = s[NEXT_PRIVATE_KEY]
-            s[NEXT_PRIVATE_KEY] += (r[row + ISL] + r[row + OSL] - 2 + size) // size - r[row + KEYS]
+            r[row + PRIVATE_KEY] = r[row + PRIVATE_AT]
         for i in range(r[row + REGISTERED], full):
-            register(b, by_key, table[slot + i], key_of(r, keys, row, i))
+            register(b, by_key, table[slot + i], key_of(s, r, keys, row, i))
     sentinel = s[SENTINEL]
     for place in range(held - 1, -1, -1):
         block = table[slot + place]
@@ -320,5 +318,5 @@ def park(s: Int64Array, b: Int64Array, by_key: Int64Array, cached: Int64Array) -
     for _ in range(count):
         block = b[block + B_BEFORE]
     for i in range(s[P_CACHED] - count, s[P_CACHED]):
-        register(b, by_key, block, cached[s[P_FIRST_CACHED] + i])
+        register(b, by_key, block, s[P_KEYS_AT] + cached[s[P_CACHED_AT] + i])
         block = b[block + B_AFTER]

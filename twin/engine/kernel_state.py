@@ -7,17 +7,17 @@ request or a block is named by the place where its fields begin, so `r[row + ISL
 - `r`: R_FIELDS per request; `b`: B_FIELDS per named block, the last of them the sentinel of the free queue
 - `w`: W_FIELDS per place in short lists over running requests
 - `table`: the blocks of each running request, as many places as the longest may need; then the hits of a look-up
-- `queue`, `stack`, `late`, `finish`: requests; `phase` as in `fast`, twice over, then the heads of its lists
-- `keys`, `by_key`, `cached`: prefix keys of requests, the first block findable by each key, keys of free blocks
+- `inbox`, `queue`, `stack`, `late`, `finish`: requests; `phase` as in `fast`, twice over, then the heads of its lists
+- `keys`, `cached`: prefix keys of requests and of free blocks; `by_key`: the first block findable by each key, first
+  the keys that only their request asks for, then each engine's shared ones
 - `costs`, `noise`, `work`, `grid`: as `kernel_run` lays them out
 """
 
-# Settings of one job.
+# Settings of one engine; the last ones say where its part of each array begins.
 (
-    P_FIRST_ROW,
-    P_ROWS,
     P_CARRIED,
     P_RUNNING,
+    P_FIRST_CARRIED,
     P_STEP_LEFT,
     P_UNTIL,
     P_SIZE,
@@ -32,28 +32,41 @@ request or a block is named by the place where its fields begin, so `r[row + ISL
     P_PRIORITY,
     P_LIMIT,
     P_EXPIRING,
-    P_FIRST_KEY,
-    P_DISTINCT_KEYS,
-    P_FIRST_CACHED,
     P_CACHED,
-    P_FIRST_NOISE,
     P_EPOCHS,
-    P_FIRST_COST,
     P_GRID_STEP,
     P_GRID_POINTS,
-    P_FIRST_SAMPLE,
     P_MOST_BLOCKS,
-    P_PRIVATE_KEYS,
-    P_FIRST_CARRIED,
-) = range(31)
-PARAMS = 31
+    P_DISTINCT_KEYS,
+    P_FROM,
+    P_DRAIN,
+    P_WEIGHT,
+    P_CACHED_AT,
+    P_NOISE_AT,
+    P_COST_AT,
+    P_SAMPLE_AT,
+    P_WORK_AT,
+    P_W_AT,
+    P_B_AT,
+    P_TABLE_AT,
+    P_PHASE_AT,
+    P_FINISH_AT,
+    P_QUEUE_AT,
+    P_KEYS_AT,
+) = range(38)
+PARAMS = 38
+
+# Settings of one group of engines that share requests.
+G_FIRST_ENGINE, G_ENGINES, G_FIRST_ROW, G_ROWS, G_FIRST_NEW, G_OFFERED, G_ROUTING, G_PRIVATE_KEYS, G_KNOWN_AT = range(9)
+G_SETTINGS = 9
+ALONE, LEAST_OUTSTANDING = range(2)
 
 # Scalars of one engine, behind its settings.
-CLOCK, STEPS, DECODES, CONTEXT, FREE, NEXT_ROW, END_ROW, BUSY, SATURATED, END = range(32, 42)
-RUNNING, RUN_HEAD, RUN_TAIL, ADMISSIONS, WAITING, QUEUE_HEAD, QUEUE_TAIL, STACK_TOP = range(42, 50)
-FINISH, PREFILLING, SHARES, FIRST_ADMITTED, SLOTS, BARRIER, LATE, SAMPLED, NEXT_PRIVATE_KEY = range(50, 59)
-SENTINEL, HITS, WORK, NOW, START, DUE, FLIGHT, FIRST_PS, GROWTH_PS, EXPLICIT = range(59, 69)
-SCALARS = 69
+CLOCK, STEPS, DECODES, CONTEXT, FREE, TAKEN, TOLD, BUSY, SATURATED, END = range(38, 48)
+RUNNING, RUN_HEAD, RUN_TAIL, ADMISSIONS, WAITING, QUEUE_HEAD, QUEUE_TAIL, STACK_TOP = range(48, 56)
+FINISH, PREFILLING, SHARES, FIRST_ADMITTED, SLOTS, BARRIER, LATE, SAMPLED = range(56, 64)
+SENTINEL, HITS, NOW, START, DUE, FLIGHT, FIRST_PS, GROWTH_PS, EXPLICIT, LANDING = range(65, 75)
+SCALARS = 76
 
 # One request. `ORDER` is -1 unless it runs; `R_CLOCK` is UNDEFINED unless it is among the sums; `FINISH_KEY` orders
 # decodes by the clock at which they finish, then by admission; AFTER and BEFORE link the running list, GROWS_AFTER
@@ -61,8 +74,8 @@ SCALARS = 69
 ISL, OSL, GENERATED, COMPUTED, HELD, ORDER, R_CLOCK, FINISH_KEY = range(8)
 STATUS, ARRIVAL, QUEUED, SCHEDULED, FIRST, LAST, AFTER, BEFORE = range(8, 16)
 CACHED, PREEMPTIONS, DEADLINE, RANK, KEYS_AT, KEYS, REGISTERED, SLOT = range(16, 24)
-GROWS_AFTER, PRIVATE_KEY = range(24, 26)
-R_FIELDS = 26
+GROWS_AFTER, PRIVATE_KEY, PRIVATE_AT, ENGINE = range(24, 28)
+R_FIELDS = 28
 
 # Lists over running requests: those prefilling, those done, and the shares of the step that is planned.
 W_PREFILLING, W_DONE, W_FREE_SLOT, SHARE_ROW, SHARE_TOKENS, SHARE_BEFORE, SHARE_DECODE, SHARE_SAMPLES = range(8)

@@ -27,11 +27,12 @@ from twin.engine.kernel_state import (
     ORDER,
     OSL,
     P_CACHING,
+    P_COST_AT,
     P_EPOCHS,
-    P_FIRST_COST,
-    P_FIRST_NOISE,
+    P_NOISE_AT,
     P_SEQS,
     P_SIZE,
+    P_WORK_AT,
     PREFILL,
     R_CLOCK,
     SHARE_BEFORE,
@@ -41,7 +42,6 @@ from twin.engine.kernel_state import (
     STEPS,
     UNDEFINED,
     W_FIELDS,
-    WORK,
 )
 from twin.engine.types import NOISE_ONE, STEPS_PER_EPOCH, Int64Array
 
@@ -77,13 +77,13 @@ def scaled(value_ps: int, multiplier: int) -> int:
 @compiled
 def multiplier_of(s: Int64Array, noise: Int64Array, role: int) -> int:
     """The noise of the present step's epoch."""
-    return int(noise[s[P_FIRST_NOISE] + role * s[P_EPOCHS] + s[STEPS] // STEPS_PER_EPOCH % s[P_EPOCHS]])
+    return int(noise[s[P_NOISE_AT] + role * s[P_EPOCHS] + s[STEPS] // STEPS_PER_EPOCH % s[P_EPOCHS]])
 
 
 @compiled
 def cost_at(s: Int64Array, role: int) -> int:
     """Where the role's cost by number of decodes begins; its other four coefficients are right before it."""
-    return int(s[P_FIRST_COST] + role * (s[P_SEQS] + 5) + 4)
+    return int(s[P_COST_AT] + role * (s[P_SEQS] + 5) + 4)
 
 
 @compiled
@@ -111,7 +111,7 @@ def single(s: Int64Array, w: Int64Array, costs: Int64Array, noise: Int64Array, w
         + scaled(costs[at - 2], m) * pairs
         + scaled(costs[at - 1], m) * context
     )
-    total = s[WORK] + 7 * role
+    total = s[P_WORK_AT] + 7 * role
     work[total] += 1
     work[total + 1] += prefills
     work[total + 2] += tokens
@@ -210,3 +210,13 @@ def until_blocks_run_out(s: Int64Array, phase: Int64Array, most: int) -> int:
             break
         steps += 1
     return int(min(steps, most))
+
+
+@compiled
+def count_decodes(s: Int64Array, work: Int64Array, duration: int) -> None:
+    """Account for a flight of decodes only."""
+    flight, decodes, total = s[FLIGHT], s[DECODES], s[P_WORK_AT] + 7 * DECODE
+    work[total] += flight
+    work[total + 4] += flight * decodes
+    work[total + 5] += flight * (s[CONTEXT] + decodes) + decodes * (flight * (flight - 1) // 2)
+    work[total + 6] += duration

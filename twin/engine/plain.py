@@ -11,9 +11,10 @@ from collections.abc import Generator
 import simpy
 
 from twin.cost.shape import StepShape
+from twin.engine.bell import Bell
 from twin.engine.memory import BlockMemory
 from twin.engine.prepare import Prepared
-from twin.engine.record import Recorder
+from twin.engine.record import Ledger, Recorder, single_result
 from twin.engine.request import Request
 from twin.engine.scheduler import Scheduled, Scheduler, VllmScheduler
 from twin.engine.timing import ROLE_INDEX, Timing
@@ -29,28 +30,34 @@ def run_plain(prepared: Prepared, fallback: str = "") -> EngineResult:
     engine = PlainEngine(env, prepared)
     env.process(engine.run())
     env.run()
-    return engine.record.result(prepared, "plain", fallback)
+    engine.stop()
+    return single_result(prepared, engine.record, "plain", fallback)
 
 
 class PlainEngine:
     """The step loop: arrivals in, schedule, wait for the step, tokens out."""
 
-    def __init__(self, env: simpy.Environment, prepared: Prepared) -> None:
-        self.record = Recorder(prepared)
+    def __init__(
+        self, env: simpy.Environment, prepared: Prepared, ledger: Ledger | None = None, rows: Rows | None = None
+    ) -> None:
+        self.ledger = ledger or Ledger(prepared.table)
+        self.record = Recorder(self.ledger, prepared.grid)
         self._env = env
+        self._bell = Bell(env)
         self._given = prepared
         self._timing = Timing(prepared.cost, prepared.noise, prepared.config.max_num_seqs)
-        self._arrival: list[int] = prepared.arrival_ps.tolist()
-        self._deadline: list[int] = prepared.deadline_ps.tolist()
-        self._rows = Rows(prepared)
-        self._next_row = prepared.carried
+        self._rows = rows or Rows(prepared.table)
+        coming = slice(prepared.first_new, prepared.first_new if prepared.routed else prepared.offered)
+        self.inbox = list(range(coming.start, coming.stop))
+        self._arrivals: list[int] = prepared.table.arrival_ps[coming].tolist()
+        self._taken = 0
         self._steps = 0
         self._busy_ps = 0
         self._depth = 2 if prepared.config.async_scheduling else 1
         config = prepared.config
         memory = BlockMemory(prepared.usable_blocks, config.block_size_tokens, caching=config.enable_prefix_caching)
         self.scheduler: Scheduler = VllmScheduler(config, memory, prepared.watermark_blocks)
-        self._present: list[Request] = warm_up(prepared, self.scheduler)
+        self._present: list[Request] = warm_up(prepared, self._rows, self.scheduler)
 
     @property
     def _now(self) -> int:
@@ -74,12 +81,28 @@ class PlainEngine:
                 yield from self._step(chosen)
                 continue
             self.scheduler.idle()
-            arrival = self._arrival[self._next_row] if self._next_row < self._given.offered else LATEST_PS
-            if arrival == LATEST_PS:
-                break
-            self._hold(arrival)
-            yield self._env.timeout(arrival - self._now)
+            if self._taken < len(self.inbox):
+                yield self._env.timeout(self._arrivals[self._taken] - self._now)
+            elif self._given.routed:
+                yield self._bell.wait()
+            else:
+                return
+            self._hold(self._now)
             self._take_arrivals()
+
+    @property
+    def outstanding(self) -> int:
+        """Requests sent here that have not left."""
+        return len(self._present) + len(self.inbox) - self._taken
+
+    def offer(self, row: int) -> None:
+        """A router sends a request, now."""
+        self.inbox.append(row)
+        self._arrivals.append(self._now)
+        self._bell.ring()
+
+    def stop(self) -> None:
+        """The run is over: note how far everything came."""
         self._hold(LATEST_PS)
         for request in self._present:
             self.record.close(request, Status.UNFINISHED)
@@ -124,9 +147,9 @@ class PlainEngine:
         rows = self.scheduler.schedule()
         for scheduled in rows:
             request = scheduled.request
-            if self.record.scheduled[request.row] == UNDEFINED_PS:
-                self.record.scheduled[request.row] = self._now
-                self.record.cached[request.row] = request.cached_tokens
+            if self.ledger.scheduled[request.row] == UNDEFINED_PS:
+                self.ledger.scheduled[request.row] = self._now
+                self.ledger.cached[request.row] = request.cached_tokens
         if rows:
             chosen.append(rows)
         return bool(rows)
@@ -147,8 +170,8 @@ class PlainEngine:
         return duration_ps
 
     def _end_step(self, rows: list[Scheduled]) -> None:
-        record, now = self.record, self._now
-        record.end_ps = now
+        ledger, now = self.ledger, self._now
+        self.record.end_ps = now
         self._take_arrivals()
         self._drop_expired()
         for scheduled in rows:
@@ -158,29 +181,29 @@ class PlainEngine:
             request.placeholders -= 1
             request.generated += 1
             if request.generated == 1:
-                record.first[request.row] = now
+                ledger.first[request.row] = now
             if request.generated == request.osl:
-                record.last[request.row] = now
+                ledger.last[request.row] = now
                 self._leave(request, Status.FINISHED)
 
     def _take_arrivals(self) -> None:
         now, limit = self._now, self._given.config.max_queued_requests
-        while self._next_row < self._given.offered and self._arrival[self._next_row] <= now:
-            row = self._next_row
-            self._next_row += 1
+        while self._taken < len(self.inbox) and self._arrivals[self._taken] <= now:
+            row = self.inbox[self._taken]
+            self._taken += 1
             # vLLM's max_num_queued_reqs counts all requests in flight, waiting or running.
             if limit is not None and len(self._present) >= limit:
-                self.record.status[row] = Status.REJECTED
+                self.ledger.status[row] = Status.REJECTED
                 continue
-            self.record.queued[row] = now
+            self.ledger.queued[row] = now
             request = self._rows.request(row)
             self._present.append(request)
             self.scheduler.waiting.push(request)
 
     def _drop_expired(self) -> None:
         now = self._now
-        late = [r for r in self.scheduler.running.values() if self._deadline[r.row] < now]
-        late += [r for r in self._present if self._deadline[r.row] < now and r not in late]
+        late = [r for r in self.scheduler.running.values() if self._rows.deadline[r.row] < now]
+        late += [r for r in self._present if self._rows.deadline[r.row] < now and r not in late]
         for request in late:
             self._leave(request, Status.TIMED_OUT)
 

@@ -1,40 +1,29 @@
-"""From a job to checked tables that every engine reads. Refuses what could not run to its end; simulates nothing.
+"""From jobs to checked tables that every engine reads. Refuses what could not run to its end; simulates nothing.
 
 Law: whatever passes here can be scheduled to its end by every engine; whatever is refused is refused before time 0.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from schemas.engines import EngineConfig
 from twin.cost.frozen import FrozenStepCost, StepCost
-from twin.engine.types import LATEST_PS, CarriedRequest, EngineState, Grid, Int64Array, Job, Noise, Workload
+from twin.engine.types import LATEST_PS, CarriedRequest, Grid, Int64Array, Job, Noise, Workload
 
 MAX_COEFFICIENT_PS = 2**44
 """17 s: a scaled coefficient (at most 4 x, in 16-bit fixed point) still fits int64."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
-    """One engine run as tables. Rows: carried running requests, carried waiting ones, then the workload.
+class Table:
+    """Requests of a run. Rows: each engine's carried running and then waiting requests, then the workload.
 
-    `keys[key_offsets[i]:key_offsets[i + 1]]` are small numbers, equal where two requests share a full prompt block of
-    the engine's block size. `rank` orders requests under the priority policy. `deadline_ps` is LATEST_PS where none. Rows from `offered` on
-    arrive when no step may start any more, and are never seen.
+    `keys[key_offsets[i]:key_offsets[i + 1]]` are small numbers, equal where two requests share a full prompt block.
+    `rank` orders requests under the priority policy. `deadline_ps` is LATEST_PS where there is none.
     """
 
-    config: EngineConfig
-    cost: StepCost
-    noise: Noise | None
-    grid: Grid | None
-    until_ps: int
-    step_left_ps: int
-    running: int
-    carried: int
-    offered: int
-    usable_blocks: int
-    watermark_blocks: int
     arrival_ps: Int64Array
     deadline_ps: Int64Array
     isl_tokens: Int64Array
@@ -49,77 +38,142 @@ class Prepared:
     key_offsets: Int64Array
     keys: Int64Array
     distinct_keys: int
-    cached_keys: Int64Array
+    carried: int
 
     @property
-    def requests(self) -> int:
-        """Rows: carried and new."""
+    def rows(self) -> int:
+        """Carried and new."""
         return len(self.arrival_ps)
+
+    @property
+    def expiring(self) -> bool:
+        """Whether any client gives up."""
+        return bool((self.deadline_ps < LATEST_PS).any())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """One engine and the table it works on. Its carried requests are `carried` rows from `first_carried` on, the
+
+    first `running` of them running. Rows `first_new` to `offered` come to it, by themselves or, where it is `routed`,
+    those that a router sends it. Later rows arrive when no step may start any more, and are never seen.
+    """
+
+    config: EngineConfig
+    cost: StepCost
+    noise: Noise | None
+    grid: Grid | None
+    until_ps: int
+    step_left_ps: int
+    usable_blocks: int
+    watermark_blocks: int
+    cached_keys: Int64Array
+    table: Table
+    first_carried: int
+    carried: int
+    running: int
+    first_new: int
+    offered: int
+    routed: bool
 
 
 def prepare(job: Job) -> Prepared:
-    """Check and lay out. Raises ValueError saying which request or setting cannot work, and what to change."""
-    config, state, load = job.config, job.state, job.workload
-    usable = _check_config(config)
-    _check_cost(job.cost)
-    rows = state.running + state.waiting
+    """Check and lay out one engine. Raises ValueError: which request or setting cannot work, and what to change."""
+    return prepare_many([job], job.workload, job.until_ps, routed=False)[0]
+
+
+def prepare_many(jobs: Sequence[Job], load: Workload, until_ps: int | None, *, routed: bool) -> list[Prepared]:
+    """Engines that share one workload; each job brings all but that. Raises ValueError as `prepare` does."""
+    states = [job.state for job in jobs]
+    counts = [len(state.running) + len(state.waiting) for state in states]
+    table, cached = _table(jobs, load)
+    offered = table.rows
+    if until_ps is not None:
+        offered = table.carried + int(np.searchsorted(load.arrival_ps, until_ps))
+    engines = []
+    for i, (job, state) in enumerate(zip(jobs, states, strict=True)):
+        config = job.config
+        usable = _check_engine(job, table, sum(counts[:i]))
+        engines.append(
+            Prepared(
+                config=config,
+                cost=job.cost,
+                noise=job.noise,
+                grid=job.grid,
+                until_ps=LATEST_PS if until_ps is None else until_ps,
+                step_left_ps=state.step_left_ps,
+                usable_blocks=usable,
+                watermark_blocks=int(config.watermark_ratio * config.kv_blocks),
+                cached_keys=cached[i],
+                table=table,
+                first_carried=sum(counts[:i]),
+                carried=counts[i],
+                running=len(state.running),
+                first_new=table.carried,
+                offered=offered,
+                routed=routed,
+            )
+        )
+    return engines
+
+
+def _table(jobs: Sequence[Job], load: Workload) -> tuple[Table, list[Int64Array]]:
+    rows = [row for job in jobs for row in job.state.running + job.state.waiting]
     arrival = _joined(rows, "arrival_ps", load.arrival_ps)
     priority = _joined(rows, "priority", load.priority)
     timeout = _joined(rows, "timeout_ps", load.timeout_ps)
     isl = _joined(rows, "isl_tokens", load.isl_tokens)
-    osl = _joined(rows, "osl_tokens", load.osl_tokens)
-    _check_lengths(config, usable, len(rows), isl, osl)
-    if len(state.running) > config.max_num_seqs:
-        raise ValueError(f"state.running holds {len(state.running)} requests, max_num_seqs is {config.max_num_seqs}")
     rank = np.arange(len(arrival))
-    if config.policy == "priority":
+    if any(job.config.policy == "priority" for job in jobs):
         rank[np.lexsort((np.arange(len(arrival)), arrival, priority))] = np.arange(len(arrival))
-    offsets, keys, cached, distinct = _block_keys(config, load, state, isl)
+    offsets, keys, distinct, cached = _block_keys(jobs, load, rows, isl)
     nothing = np.zeros(load.requests, np.int64)
     never = nothing - LATEST_PS
-    return Prepared(
-        config=config,
-        cost=job.cost,
-        noise=job.noise,
-        grid=job.grid,
-        until_ps=LATEST_PS if job.until_ps is None else job.until_ps,
-        step_left_ps=state.step_left_ps,
-        running=len(state.running),
-        carried=len(rows),
-        offered=len(arrival)
-        if job.until_ps is None
-        else len(rows) + int(np.searchsorted(load.arrival_ps, job.until_ps)),
-        usable_blocks=usable,
-        watermark_blocks=int(config.watermark_ratio * config.kv_blocks),
+    scheduled = _joined(rows, "scheduled_ps", never)
+    # Who runs was scheduled some time; where nobody knows when, the arrival stands in.
+    runs = [i < len(job.state.running) for job in jobs for i in range(len(job.state.running + job.state.waiting))]
+    unknown = np.flatnonzero(np.array(runs, bool) & (scheduled[: len(rows)] == -LATEST_PS))
+    scheduled[unknown] = arrival[unknown]
+    table = Table(
         arrival_ps=arrival,
         deadline_ps=np.where(timeout > 0, np.minimum(arrival + np.maximum(timeout, 1), LATEST_PS), LATEST_PS),
         isl_tokens=isl,
-        osl_tokens=osl,
+        osl_tokens=_joined(rows, "osl_tokens", load.osl_tokens),
         rank=rank,
         computed_tokens=_joined(rows, "computed_tokens", nothing),
         generated_tokens=_joined(rows, "generated_tokens", nothing),
-        scheduled_ps=_scheduled(state, never),
+        scheduled_ps=scheduled,
         first_token_ps=_joined(rows, "first_token_ps", never),
         preemptions=_joined(rows, "preemptions", nothing),
         cached_tokens=_joined(rows, "cached_tokens", nothing),
         key_offsets=offsets,
         keys=keys,
         distinct_keys=distinct,
-        cached_keys=cached,
+        carried=len(rows),
     )
+    return table, cached
 
 
-def _joined(rows: tuple[CarriedRequest, ...], name: str, rest: Int64Array) -> Int64Array:
+def _joined(rows: Sequence[CarriedRequest], name: str, rest: Int64Array) -> Int64Array:
     if not rows:
         return rest
     head = [getattr(row, name) for row in rows]
     return np.concatenate((np.array([-LATEST_PS if v is None else v for v in head], np.int64), rest))
 
 
-def _scheduled(state: EngineState, never: Int64Array) -> Int64Array:
-    # Who runs was scheduled some time; where nobody knows when, the arrival stands in.
-    known = [r.arrival_ps if r.scheduled_ps is None else r.scheduled_ps for r in state.running]
-    return np.concatenate((np.array(known, np.int64), _joined(state.waiting, "scheduled_ps", never)))
+def _check_engine(job: Job, table: Table, first_carried: int) -> int:
+    """Usable blocks of an engine that can do all it may be asked to."""
+    config, state = job.config, job.state
+    usable = _check_config(config)
+    _check_cost(job.cost)
+    new = np.arange(table.carried, table.rows)
+    own = np.arange(first_carried, first_carried + len(state.running) + len(state.waiting))
+    mine = np.concatenate((own, new))
+    _check_lengths(config, usable, len(own), table.isl_tokens[mine], table.osl_tokens[mine])
+    _check_span(job, usable, table.isl_tokens[mine], table.osl_tokens[mine])
+    if len(state.running) > config.max_num_seqs:
+        raise ValueError(f"state.running holds {len(state.running)} requests, max_num_seqs is {config.max_num_seqs}")
+    return usable
 
 
 def _check_config(config: EngineConfig) -> int:
@@ -177,37 +231,65 @@ def _check_lengths(config: EngineConfig, usable: int, carried: int, isl: Int64Ar
         )
 
 
-def _block_keys(
-    config: EngineConfig, load: Workload, state: EngineState, isl: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array, int]:
-    n, size = len(isl), config.block_size_tokens
-    rows = state.running + state.waiting
-    hashes = [value & (2**64 - 1) for row in rows for value in row.block_hashes]
-    if not config.enable_prefix_caching or not (len(load.hash_values) or hashes or state.cached_hashes):
-        empty = np.zeros(0, np.int64)
-        return np.zeros(n + 1, np.int64), empty, empty, 0
-    counts = np.array([len(row.block_hashes) for row in rows], np.int64)
-    old = _resized(
-        np.concatenate(([0], np.cumsum(counts))),
-        np.array(hashes, np.uint64).view(np.int64),
-        state.hash_block_tokens,
-        size,
-        isl[: len(rows)] // size,
+def _check_span(job: Job, usable: int, isl: Int64Array, osl: Int64Array) -> None:
+    """All decode steps of one request may be summed at once; the sum must stay within int64."""
+    if not isinstance(job.cost, FrozenStepCost) or not len(isl):
+        return
+    config, longest = job.config, int((isl + osl).max())
+    step_ps = max(
+        role.decodes_ps(config.max_num_seqs)
+        + role.prefill_request_ps * config.max_num_seqs
+        + role.prefill_token_ps * config.max_num_batched_tokens
+        + role.prefill_attention_pair_ps * config.max_num_batched_tokens * longest
+        + role.decode_context_token_ps * usable * config.block_size_tokens
+        for role in (job.cost.prefill, job.cost.decode, job.cost.mixed)
     )
-    new = _resized(load.hash_offsets, load.hash_values, load.hash_block_tokens, size, isl[len(rows) :] // size)
-    cached_hashes = np.array([value & (2**64 - 1) for value in state.cached_hashes], np.uint64).view(np.int64)
-    many = np.array([len(cached_hashes)], np.int64)
-    limit = np.array([2**40], np.int64)
-    free = _resized(np.array([0, many[0]]), cached_hashes, state.hash_block_tokens, size, limit)[1]
-    everything = np.concatenate((old[1], new[1], free))
-    distinct, dense = np.unique(everything, return_inverse=True)
-    offsets = np.concatenate((old[0], old[0][-1] + new[0][1:]))
-    dense = dense.astype(np.int64)
-    kept = len(old[1]) + len(new[1])
-    return offsets, dense[:kept], dense[kept:], len(distinct)
+    if 4 * step_ps * int(osl.max()) > LATEST_PS:
+        raise ValueError(
+            f"engine {config.engine!r}: {int(osl.max())} steps of up to {step_ps / 1e12:.3g} s could last over 13 days;"
+            " lower osl_tokens or the step cost's coefficients"
+        )
+
+
+def _block_keys(
+    jobs: Sequence[Job], load: Workload, rows: Sequence[CarriedRequest], isl: Int64Array
+) -> tuple[Int64Array, Int64Array, int, list[Int64Array]]:
+    """Keys of requests (offsets, values), how many are distinct, and each engine's cached ones."""
+    sizes = {job.config.block_size_tokens for job in jobs if job.config.enable_prefix_caching}
+    hashed = len(load.hash_values) or any(row.block_hashes for row in rows)
+    hashed = hashed or any(job.state.cached_hashes for job in jobs)
+    if not sizes or not hashed:
+        empty = np.zeros(0, np.int64)
+        return np.zeros(len(isl) + 1, np.int64), empty, 0, [empty for _ in jobs]
+    if len(sizes) > 1:
+        raise ValueError(
+            f"engines of a cluster have block_size_tokens {sorted(sizes)}; with block hashes they must be the same"
+        )
+    size = sizes.pop()
+    parts = [
+        _resized([row.block_hashes], job.state.hash_block_tokens, size, np.array([row.isl_tokens // size]))
+        for job in jobs
+        for row in job.state.running + job.state.waiting
+    ]
+    free = [_resized([job.state.cached_hashes], job.state.hash_block_tokens, size, np.array([2**40])) for job in jobs]
+    new = _resized_arrays(load.hash_offsets, load.hash_values, load.hash_block_tokens, size, isl[len(rows) :] // size)
+    values = [part[1] for part in (*parts, new, *free)]
+    distinct, dense = np.unique(np.concatenate(values), return_inverse=True)
+    counts = np.concatenate([np.diff(part[0]) for part in (*parts, new)])
+    pieces = np.split(dense.astype(np.int64), np.cumsum([len(v) for v in values])[:-1])
+    keys = np.concatenate(pieces[: len(parts) + 1])
+    return np.concatenate(([0], np.cumsum(counts))), keys, len(distinct), pieces[len(parts) + 1 :]
 
 
 def _resized(
+    hashes: Sequence[Sequence[int]], hash_tokens: int, block_tokens: int, most: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    flat = np.array([value & (2**64 - 1) for one in hashes for value in one], np.uint64).view(np.int64)
+    offsets = np.concatenate(([0], np.cumsum([len(one) for one in hashes])))
+    return _resized_arrays(offsets, flat, hash_tokens, block_tokens, most)
+
+
+def _resized_arrays(
     offsets: Int64Array, values: Int64Array, hash_tokens: int, block_tokens: int, most: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Hashes per engine block instead of per `hash_tokens`; at most `most[i]` of them for request i."""

@@ -1,9 +1,11 @@
 """Collects what an engine did: times and counts per request, totals, samples on a grid. Decides nothing."""
 
+from dataclasses import fields
+
 import numpy as np
 
 from twin.cost.shape import StepShape
-from twin.engine.prepare import Prepared
+from twin.engine.prepare import Prepared, Table
 from twin.engine.request import Request
 from twin.engine.types import (
     LATEST_PS,
@@ -19,39 +21,48 @@ from twin.engine.types import (
 )
 
 
-class Recorder:
-    """One run's outcomes as plain lists, one entry per row of `Prepared`. Who has a last token has finished."""
+class Ledger:
+    """What happened to requests, as plain lists with one entry per row of the table; one for all engines of a run.
 
-    __slots__ = (
-        "cached",
-        "end_ps",
-        "first",
-        "generated",
-        "last",
-        "preemptions",
-        "queued",
-        "sampler",
-        "saturated_ps",
-        "scheduled",
-        "status",
-        "work",
-    )
+    Who has a last token has finished, whatever his status says until the end.
+    """
 
-    def __init__(self, prepared: Prepared) -> None:
-        n = prepared.requests
+    __slots__ = ("cached", "first", "generated", "last", "preemptions", "queued", "scheduled", "status")
+
+    def __init__(self, table: Table) -> None:
+        n = table.rows
         self.queued = [UNDEFINED_PS] * n
-        self.queued[: prepared.carried] = prepared.arrival_ps[: prepared.carried].tolist()
-        self.scheduled: list[int] = prepared.scheduled_ps.tolist()
-        self.first: list[int] = prepared.first_token_ps.tolist()
+        self.queued[: table.carried] = table.arrival_ps[: table.carried].tolist()
+        self.scheduled: list[int] = table.scheduled_ps.tolist()
+        self.first: list[int] = table.first_token_ps.tolist()
         self.last = [UNDEFINED_PS] * n
-        self.generated: list[int] = prepared.generated_tokens.tolist()
-        self.cached: list[int] = prepared.cached_tokens.tolist()
-        self.preemptions: list[int] = prepared.preemptions.tolist()
+        self.generated: list[int] = table.generated_tokens.tolist()
+        self.cached: list[int] = table.cached_tokens.tolist()
+        self.preemptions: list[int] = table.preemptions.tolist()
         self.status = [int(Status.UNFINISHED)] * n
+
+    def outcomes(self, table: Table) -> Int64Array:
+        """A row for each field of `Outcomes`, a column for each request."""
+        names = [field.name for field in fields(Outcomes)]
+        short = [getattr(self, name.split("_")[0]) for name in names]
+        columns: Int64Array = np.array(short, np.int64).reshape(len(names), -1)
+        ended = columns[names.index("last_token_ps")] != UNDEFINED_PS
+        columns[names.index("generated_tokens"), ended] = table.osl_tokens[ended]
+        columns[names.index("status"), ended] = Status.FINISHED
+        return columns
+
+
+class Recorder:
+    """What one engine did."""
+
+    __slots__ = ("end_ps", "ledger", "sampler", "saturated_ps", "work")
+
+    def __init__(self, ledger: Ledger, grid: Grid | None) -> None:
+        self.ledger = ledger
         self.work = [[0] * len(WORK_COLUMNS) for _ in range(3)]
         self.saturated_ps = 0
         self.end_ps = 0
-        self.sampler = None if prepared.grid is None else Sampler(prepared.grid)
+        self.sampler = None if grid is None else Sampler(grid)
 
     def add_work(self, role: int, steps: int, shape: StepShape, duration_ps: int) -> None:
         """Count so many steps of one role, whose shapes add up to `shape`."""
@@ -66,30 +77,18 @@ class Recorder:
 
     def close(self, request: Request, status: Status) -> None:
         """A request that ends, or stays when the run ends."""
-        self.status[request.row] = status
-        self.generated[request.row] = request.generated
-        self.preemptions[request.row] = request.preemptions
+        self.ledger.status[request.row] = status
+        self.ledger.generated[request.row] = request.generated
+        self.ledger.preemptions[request.row] = request.preemptions
 
-    def result(self, prepared: Prepared, engine: EngineName, fallback: str) -> EngineResult:
-        """Freeze, workload and carried requests apart."""
-        columns = (
-            self.queued,
-            self.scheduled,
-            self.first,
-            self.last,
-            self.generated,
-            self.cached,
-            self.preemptions,
-            self.status,
-        )
-        arrays = [np.array(column, np.int64) for column in columns]
-        ended = arrays[3] != UNDEFINED_PS
-        arrays[4][ended] = prepared.osl_tokens[ended]
-        arrays[7][ended] = Status.FINISHED
-        carried = prepared.carried
+    def result(
+        self, prepared: Prepared, columns: Int64Array, new: Int64Array, engine: EngineName, fallback: str
+    ) -> EngineResult:
+        """Freeze; `columns` are the ledger's outcomes, `new` the rows of the requests that came to this engine."""
+        old = slice(prepared.first_carried, prepared.first_carried + prepared.carried)
         return EngineResult(
-            requests=Outcomes(*(column[carried:] for column in arrays)),
-            carried=Outcomes(*(column[:carried] for column in arrays)),
+            requests=Outcomes(*columns[:, new]),
+            carried=Outcomes(*columns[:, old]),
             work=np.array(self.work, np.int64),
             end_ps=self.end_ps,
             saturated_ps=self.saturated_ps,
@@ -97,6 +96,12 @@ class Recorder:
             engine=engine,
             fallback=fallback,
         )
+
+
+def single_result(prepared: Prepared, record: Recorder, engine: EngineName, fallback: str) -> EngineResult:
+    """The result of an engine that was alone."""
+    new = np.arange(prepared.table.carried, prepared.table.rows)
+    return record.result(prepared, record.ledger.outcomes(prepared.table), new, engine, fallback)
 
 
 class Sampler:

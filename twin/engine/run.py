@@ -41,7 +41,8 @@ def simulate_many(jobs: Sequence[Job], *, engine: EngineChoice = "auto") -> list
     """
     prepared = [prepare(job) for job in jobs]
     reasons = [kernel_unsupported(one) if engine in ("auto", "kernel") else "not asked for" for one in prepared]
-    compiled = iter(run_kernel([one for one, why in zip(prepared, reasons, strict=True) if not why]))
+    groups = run_kernel([[one] for one, why in zip(prepared, reasons, strict=True) if not why])
+    compiled = iter([group.engines[0] for group in groups])
     return [
         _run_simpy(one, why if engine in ("auto", "kernel") else "", plainly=engine == "plain")
         if why

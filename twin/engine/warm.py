@@ -1,42 +1,44 @@
 """From prepared rows to requests inside an engine, at its start and later. Schedules nothing."""
 
-from twin.engine.prepare import Prepared
+from twin.engine.prepare import Prepared, Table
 from twin.engine.request import Request
 from twin.engine.scheduler import Scheduler
 
 
 class Rows:
-    """The requests of a run, made when they enter an engine."""
+    """The requests of a run, made when they enter an engine. Shared by the engines of a cluster."""
 
-    __slots__ = ("_ends", "_given", "_isl", "_osl", "_rank")
+    __slots__ = ("_ends", "_isl", "_keys", "_osl", "_rank", "deadline")
 
-    def __init__(self, given: Prepared) -> None:
-        self._given = given
-        self._isl: list[int] = given.isl_tokens.tolist()
-        self._osl: list[int] = given.osl_tokens.tolist()
-        self._rank: list[int] = given.rank.tolist()
-        self._ends: list[int] = given.key_offsets.tolist()
+    def __init__(self, table: Table) -> None:
+        self._keys = table.keys
+        self._isl: list[int] = table.isl_tokens.tolist()
+        self._osl: list[int] = table.osl_tokens.tolist()
+        self._rank: list[int] = table.rank.tolist()
+        self._ends: list[int] = table.key_offsets.tolist()
+        self.deadline: list[int] = table.deadline_ps.tolist()
 
     def request(self, row: int) -> Request:
         """The request of this row, as it is before the window."""
         first, end = self._ends[row], self._ends[row + 1]
-        keys = self._given.keys[first:end].tolist() if end > first else None
+        keys = self._keys[first:end].tolist() if end > first else None
         return Request(row, self._isl[row], self._osl[row], self._rank[row], keys)
 
 
-def warm_up(given: Prepared, scheduler: Scheduler) -> list[Request]:
+def warm_up(given: Prepared, rows: Rows, scheduler: Scheduler) -> list[Request]:
     """Put the carried requests and cached blocks into an empty scheduler; ValueError if they do not fit."""
-    rows = Rows(given)
-    requests = [rows.request(row) for row in range(given.carried)]
-    for row, request in enumerate(requests):
-        request.generated = int(given.generated_tokens[row])
-        request.preemptions = int(given.preemptions[row])
-        request.computed = int(given.computed_tokens[row])
+    table = given.table
+    requests = [rows.request(given.first_carried + i) for i in range(given.carried)]
+    for request in requests:
+        request.generated = int(table.generated_tokens[request.row])
+        request.preemptions = int(table.preemptions[request.row])
+        request.computed = int(table.computed_tokens[request.row])
     for request in requests[: given.running]:
         try:
             scheduler.restore(request, in_flight=given.step_left_ps > 0)
         except ValueError as error:
-            raise ValueError(f"state.running[{request.row}].computed_tokens: {error}") from error
+            place = request.row - given.first_carried
+            raise ValueError(f"state.running[{place}].computed_tokens: {error}") from error
     for request in requests[given.running :]:
         scheduler.waiting.push(request)
     scheduler.memory.park(given.cached_keys.tolist())
