@@ -6,7 +6,7 @@ one request are all refused (`id_conflict`); with `check` nothing is written.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -75,12 +75,27 @@ def import_files(
     Raises ConfigError for a missing file, an unknown format name, a file that is not of the named format, and a folder
     that cannot be written.
     """
+    if out is None and not check:
+        raise ConfigError("no place to write to; give a folder, or only check")
+    report, records = read_files(format_name, files, source=source)
+    if out is None or check or not records:
+        return report
+    ticks = [entry.tick_us for entry in report.statistics if entry.tick_us]
+    name = "+".join(dict.fromkeys(one.format for one in report.files if one.format))
+    written = write_recording(
+        out, _events(records), Path(out).name, name, report.notes, tick_us=max(ticks, default=None)
+    )
+    return replace(report, out=written)
+
+
+def read_files(
+    format_name: str | None, files: Sequence[Path], *, source: Source | None = None
+) -> tuple[ImportReport, list[InputRecord]]:
+    """The report of `files` and all records in them, nothing written. Raises ConfigError as `import_files`."""
     if format_name is not None and format_name not in (*FORMATS, RECORDING):
         raise ConfigError(f"format {format_name!r} is unknown; expected one of {', '.join((*FORMATS, RECORDING))}")
     if not files:
         raise ConfigError("no files to import; name at least one")
-    if out is None and not check:
-        raise ConfigError("no place to write to; give a folder, or only check")
     declared = source or Source()
     read = [_read_one(format_name, path, declared) for path in files]
     _settle_identities(read)
@@ -95,11 +110,7 @@ def import_files(
     statistics = traffic_statistics(records, judge_gaps=not any("reconstructed" in note for note in notes))
     ticks = {entry.tick_us for entry in statistics if entry.tick_us}
     notes += tuple(f"arrivals tick every {tick_us / 1e6:g} s: gaps within a tick are lost" for tick_us in sorted(ticks))
-    written = None
-    if out is not None and not check and records:
-        name = "+".join(dict.fromkeys(one.format for one in read if one.format))
-        written = write_recording(out, _events(records), Path(out).name, name, notes, tick_us=max(ticks, default=None))
-    return ImportReport(tuple(map(_report, read)), statistics, notes, written)
+    return ImportReport(tuple(map(_report, read)), statistics, notes, None), records
 
 
 def _read_one(format_name: str | None, path: Path, source: Source) -> _Read:

@@ -7,10 +7,12 @@ Laws: what the sink gets is what was sent, unzipped; a body over the limit is ne
 sends makes it answer 5xx, only a sink that fails does (503, and the sender retries).
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from aiohttp import web
 
+from pipelines.errors import ConfigError
 from pipelines.ingest.otlp import is_json
 from schemas.codec import MAX_MESSAGE_BYTES
 from schemas.topics import OTLP_METRICS, OTLP_SPANS
@@ -48,6 +50,25 @@ def otlp_app(sink: Sink, max_bytes: int = MAX_MESSAGE_BYTES) -> web.Application:
     for path in TOPIC_OF_PATH:
         app.router.add_post(path, accept)
     return app
+
+
+@asynccontextmanager
+async def receiving(sink: Sink, *, host: str = "127.0.0.1", port: int = 4318) -> AsyncIterator[int]:
+    """Listen while the context is open; gives the port (useful with port 0). Binds to loopback unless told otherwise.
+
+    Raises ConfigError if the port cannot be had.
+    """
+    runner = web.AppRunner(otlp_app(sink), access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise ConfigError(f"OTLP port {port} on {host} cannot be had ({error.strerror}); choose another") from error
+    try:
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
 
 
 def _answer(status: int, kind: str, message: str) -> web.Response:

@@ -8,11 +8,13 @@ Laws: reading is deterministic; what is written reads back the same; a lower lev
 
 import gzip
 import io
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, get_args
+from uuid import uuid4
 
 import msgspec
 from msgspec.structs import replace
@@ -162,7 +164,7 @@ def write_recording(
     notes: Iterable[str] = (),
     tick_us: int | None = None,
 ) -> Path:
-    """Writes the own layout; the same events give the same bytes. Returns the folder.
+    """Writes the own layout, whole or not at all; the same events give the same bytes. Returns the folder.
 
     Raises ConfigError if the folder already holds something or cannot be written.
     """
@@ -178,18 +180,29 @@ def write_recording(
         notes=tuple(notes),
         tick_us=tick_us,
     )
+    require_new_folder(path)
+    scratch = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()):
-            raise ConfigError(f"{path} is not empty; name a new folder for the recording")
+        scratch.mkdir(parents=True)
         for topic, file_name in _FILES.items():
             records = [event.record for event in recording if event.topic == topic]
             if records:
-                (path / file_name).write_bytes(_gzip(b"".join(encode(record) + b"\n" for record in records)))
-        (path / "meta.json").write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1) + b"\n")
+                (scratch / file_name).write_bytes(_gzip(b"".join(encode(record) + b"\n" for record in records)))
+        (scratch / "meta.json").write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1) + b"\n")
+        scratch.replace(path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written ({error.strerror or error}); name another folder") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     return path
+
+
+def require_new_folder(path: Path) -> None:
+    """Raise ConfigError unless a recording can be written there: for before the work, not after it."""
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is a file; name a new folder for the recording")
+    if path.is_dir() and any(path.iterdir()):
+        raise ConfigError(f"{path} is not empty; name a new folder for the recording")
 
 
 def event_of(record: InputRecord) -> Event:

@@ -5,10 +5,12 @@ import gzip
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from pipelines.ingest.otlp_receiver import otlp_app
+from pipelines.errors import ConfigError
+from pipelines.ingest.otlp_receiver import otlp_app, receiving
 
 JSON = b'{"resourceSpans":[]}'
 PROTOBUF = b"\x0a\x02\x12\x00"
@@ -63,3 +65,23 @@ def test_a_clients_mistake_is_answered_and_not_stored(body: bytes, kind: str, en
 def test_a_sink_that_fails_makes_the_sender_retry() -> None:
     status, _, _ = exchange("/v1/traces", JSON, "application/json", fail=True)
     assert status == 503
+
+
+def test_it_listens_while_it_is_open_and_a_taken_port_is_one_clear_line() -> None:
+    stored: list[tuple[str, bytes]] = []
+
+    async def sink(topic: str, value: bytes) -> None:
+        stored.append((topic, value))
+
+    async def run() -> None:
+        async with receiving(sink, port=0) as port:
+            async with aiohttp.ClientSession() as session:
+                headers = {"Content-Type": "application/json"}
+                answer = await session.post(f"http://127.0.0.1:{port}/v1/traces", data=JSON, headers=headers)
+                assert answer.status == 200
+            with pytest.raises(ConfigError, match=f"port {port}"):
+                async with receiving(sink, port=port):
+                    pass
+
+    asyncio.run(run())
+    assert stored == [("otlp_spans", JSON)]
