@@ -170,11 +170,12 @@ class FrozenCalibration:
         below, above = self._factors((metric, quantile, horizon_s))
         multiples = side_multiples(metric, horizon_s)
         bias = self.bias.get((metric, quantile, horizon_s), 0.0)
-        value = centre + bias
+        most = math.log(longest_s)  # what takes longer is unfinished at the closing, however long
+        value = min(centre + bias, most)
         side_low = max(scale * multiples[0] * math.exp(below), centre - low) * max(widen, 1.0)
         side_high = max(scale * multiples[1] * math.exp(above), high - centre) * max(widen, 1.0)
         return Predictive(
-            value_s=_bounded_exp(value), low_s=_bounded_exp(value - side_low), high_s=_bounded_exp(value + side_high)
+            value_s=math.exp(value), low_s=math.exp(value - side_low), high_s=math.exp(min(value + side_high, most))
         )
 
     def _factors(self, key: Key) -> tuple[float, float]:
@@ -188,10 +189,11 @@ class FrozenCalibration:
 
 
 def forecast_scale(metric: Metric, logs: FloatArray) -> float:
-    """Standard deviation of a forecast on the log scale, from log replications float64[R]: their spread, the error of
-    their median, and the base for what they do not know."""
-    spread = float(np.std(logs, ddof=1)) if logs.size > 1 else 0.0
-    return math.hypot(spread * math.sqrt(1.0 + math.pi / 2 / logs.size), BASE_SIGMA[metric])
+    """Standard deviation of a forecast on the log scale, from log replications float64[R]: half the span of their
+    middle 68 % (one that ran away says little of the others), the error of their median, and the base."""
+    low, high = np.quantile(logs, (0.16, 0.84))
+    spread = float(high - low) / 2.0 * math.sqrt(1.0 + math.pi / 2 / logs.size)
+    return math.hypot(spread, BASE_SIGMA[metric])
 
 
 class Calibration:
@@ -295,10 +297,6 @@ def _missed(cell: ScoreCell) -> tuple[float, float]:
         return 0.0, 0.0
     above = cell.observed_s is None or cell.observed_s > cell.high_s
     return (0.0, 1.0) if above else (1.0, 0.0)
-
-
-def _bounded_exp(log_s: float) -> float:
-    return math.exp(min(max(log_s, math.log(LEAST_S)), math.log(1e8)))
 
 
 def _t_below(value: float) -> float:
