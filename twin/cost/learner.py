@@ -4,6 +4,9 @@ duration = level(t) x shape(batch). The level is taken out before the shape is l
 blamed on the batch.
 Laws: a refused row changes nothing but its counter and `backward`; one row after another and all in one call lead to
 the same bytes.
+
+Numba keeps compiled code on disk per file and does not see that a file it calls has changed: after a change in `fit`,
+`strata` or `residuals`, delete `twin/cost/__pycache__`.
 """
 
 from typing import Final, NamedTuple
@@ -105,6 +108,18 @@ def empty(prior: Prior) -> State:
     )
 
 
+def output(rows: int) -> Output:
+    """Room for what learning so many rows tells."""
+    return Output(
+        outcome=np.zeros(rows, dtype=np.int64),
+        predicted_s=np.zeros(rows),
+        shape_s=np.zeros(rows),
+        p99_s=np.zeros(rows),
+        level=np.zeros(rows),
+        telling=np.zeros(rows, dtype=np.bool_),
+    )
+
+
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
 def level_of(numbers: FloatArray) -> float:
     """Present level against the shape; 1 before the first step."""
@@ -191,14 +206,8 @@ def _learn_row(
     numbers, whole = state.numbers, state.whole
     role = role_of(shape)
     expand(shape, features)
-    shape_s = 0.0
-    for j in range(WIDTH):
-        shape_s += features[j] * state.roles[role, j]
     level = level_of(numbers)
-    out.shape_s[row] = shape_s
-    out.level[row] = level
-    out.predicted_s[row] = shape_s * level * np.exp(FAST_SHARE * numbers[FAST_LOG])
-    out.p99_s[row] = shape_s * level * np.exp(state.noise.p99_log[role])
+    shape_s = _foresee(state, role, features, level, out, row)
     passed_s = max(at_us - whole[LAST_US], 0) * 1e-6 if whole[LEARNED] > 0 else 0.0
     whole[LAST_US] = at_us
     whole[BACKWARD] = 0
@@ -224,6 +233,19 @@ def _learn_row(
         refit(state.strata, prior, settings[SHAPE_HALF_LIFE_S], at_us, state.joint, state.roles)
     if whole[LEARNED] == SETTLED_STEPS:
         _make_level_one(state)
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _foresee(state: State, role: int, features: FloatArray, level: float, out: Output, row: int) -> float:
+    """Put the prediction of one row into `out`; returns it at level 1."""
+    shape_s = 0.0
+    for j in range(WIDTH):
+        shape_s += features[j] * state.roles[role, j]
+    out.shape_s[row] = shape_s
+    out.level[row] = level
+    out.predicted_s[row] = shape_s * level * np.exp(FAST_SHARE * state.numbers[FAST_LOG])
+    out.p99_s[row] = shape_s * level * np.exp(state.noise.p99_log[role])
+    return float(shape_s)
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]

@@ -138,9 +138,7 @@ class StepCostModel(base.Regressor):  # type: ignore[misc]
 
     def learn_block(self, block: StepBlock) -> Learned:
         """Learn a block of consecutive steps, predict first. Tells what detectors and scores need, row by row."""
-        n = len(block)
-        columns = [np.zeros(n) for _ in range(4)]
-        out = learner.Output(np.zeros(n, dtype=np.int64), *columns, telling=np.zeros(n, dtype=np.bool_))
+        out = learner.output(len(block))
         learner.learn_rows(
             self._state, self._prior, self._settings, block.at_us, block.shapes, block.duration_s, block.gap_s, out
         )
