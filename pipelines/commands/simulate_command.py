@@ -1,155 +1,171 @@
-"""Ask a recorded service what it would do: the next two minutes as it was, and as you would change it."""
+"""Simulate a recording or a trace, and compare with what was recorded."""
 
 import argparse
 import sys
-from dataclasses import replace
+import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
-import numpy as np
-from rich.console import Console
-from rich.table import Table
 
+from pipelines.cost_file import costs_json
 from pipelines.errors import ConfigError
-from pipelines.ingest.recording import Level, Recording, read_recording
-from pipelines.jobs import job_at
-from pipelines.settings import Settings, parse_slo
-from pipelines.warmth import read_warm
-from schemas.engines import EngineConfig
-from twin.job import HorizonResult, SimulationJob
-from twin.metrics import METRICS, QUANTILES
-from twin.simulate import run as simulate
-from twin.traffic.scenarios import BASELINE
-from twin.whatif import resized, with_config
+from pipelines.perfetto import perfetto_trace
+from pipelines.progress import progress_bar
+from pipelines.settings import Settings
+from pipelines.simulation_arguments import Inputs, add_input_arguments, read_inputs
+from pipelines.simulation_rows import require_rows_file, rows_file
+from pipelines.simulation_text import plain_console, print_comparison, print_effects
+from pipelines.whole_file import require_writable, write_whole
+from twin.cost.frozen import PS_PER_S
+from twin.engine.types import EngineChoice, Grid
+from twin.known.comparison import compare
+from twin.known.effects import KnownEffect, rank_effects
+from twin.known.requests import require_fit
+from twin.known.run import ROUTINGS, KnownEngine, KnownRun, Routing, run_known
 
 NAME = "simulate"
+CURVE_POINTS = 2000
+LEAST_GRID_S = 0.01
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See `twincast simulate --help`."""
-    parser.add_argument("recording", type=Path, metavar="DIR", help="folder of a recording")
+    add_input_arguments(parser)
+    parser.add_argument("--routing", choices=ROUTINGS, help="over several engines (default: as recorded)")
     parser.add_argument(
-        "--at", type=float, metavar="SECONDS", help="from this second of it on (default: its last tick)"
+        "--speed",
+        choices=("constant", "recorded"),
+        default="constant",
+        help="of the machine: constant, or as it went in the recording that taught the costs",
     )
-    parser.add_argument("--rate", type=float, default=1.0, metavar="FACTOR", help="traffic times this")
-    parser.add_argument("--engines", type=int, metavar="N", help="with so many engines")
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="such as max_num_seqs=48")
-    parser.add_argument("--replications", type=int, default=40, metavar="N", help="runs of each future (default 40)")
-    parser.add_argument("--slo", action="append", metavar="METRIC:QUANTILE:SECONDS", help="such as ttft_s:0.95:0.5")
-    parser.add_argument("--level", choices=("S0", "S1", "S2", "S3"), default="S3", help="what is seen of the recording")
-    parser.add_argument("--warm", type=Path, metavar="FILE", help="begin with what was learned elsewhere")
-    parser.add_argument("--json", action="store_true", help="answer with one JSON object")
+    parser.add_argument(
+        "--simulator", choices=get_args(EngineChoice), default="auto", help="default: the fastest that can"
+    )
+    parser.add_argument("--effects", action="store_true", help="rank bottlenecks by what ten per cent of each is worth")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the comparison as JSON (- for stdout)")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="write a row per request, .csv or .jsonl")
+    parser.add_argument("--perfetto", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev")
+    parser.add_argument(
+        "--save-costs", type=Path, metavar="FILE", help="write the costs of the first engine, for --costs"
+    )
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
-    """Simulate both futures on the same random numbers and print them side by side."""
-    if not 1 <= args.replications <= 10_000:
-        raise ConfigError(f"--replications must be 1 to 10000, got {args.replications}")
-    job = _job(args, settings, read_recording(args.recording, _level(args.level)))
-    futures = {"as it is": job}
-    changed = _changed(args, job)
-    if changed != job:
-        futures["changed"] = changed
-    rows = {name: _rows(future) for name, future in futures.items()}
-    if args.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(rows), indent=1).decode() + "\n")
+    """Simulate, print, and write what was asked for."""
+    _check_outputs(args)
+    with progress_bar(f"reading {', '.join(path.name for path in args.source)}") as progress:
+        inputs = read_inputs(args)
+        progress(1.0)
+    if args.speed == "recorded" and not inputs.own_costs:
+        raise ConfigError(
+            "--speed recorded follows the source's own steps; leave --costs, --costs-from, --hardware out"
+        )
+    routing: Routing = args.routing or _default_routing(inputs)
+    try:
+        require_fit(inputs.source.requests, inputs.engines)
+        engines = [
+            KnownEngine(config, inputs.costs.cost_of(config), _noise(inputs, config, args.speed))
+            for config in inputs.engines
+        ]
+        started = time.perf_counter()
+        result = run_known(
+            engines,
+            inputs.source.requests,
+            routing=routing,
+            overheads=inputs.source.overheads,
+            simulator=args.simulator,
+        )
+        wall_s = time.perf_counter() - started
+    except ValueError as error:
+        raise ConfigError(f"{inputs.source.name}: {error}") from error
+    found = compare(inputs.source.requests, result, inputs.source.steps)
+    effects = _effects(inputs, engines, routing) if args.effects else []
+    account = {
+        "source": inputs.source.name,
+        "deployment": inputs.source.deployment,
+        **found.plain(),
+        "costs": inputs.costs.about,
+        "routing": routing,
+        "speed": args.speed,
+        "engine": result.simulator,
+        "fallback": result.fallback,
+        "wall_s": wall_s,
+        "notes": list(_notes(inputs)),
+        **({"effects": [asdict(effect) for effect in effects]} if args.effects else {}),
+    }
+    _write(args, inputs, engines, result, routing, account)
+    if str(args.json) == "-":
         return 0
-    _print(rows, Console())
+    console = plain_console()
+    console.print(f"{inputs.source.name}: costs {inputs.costs.about}", soft_wrap=True)
+    print_comparison(found, console)
+    if effects:
+        print_effects(effects, console)
+    simulated = f"simulated {result.end_s:,.1f} s in {wall_s:.3f} s ({result.simulator})"
+    console.print(simulated + (f"; not the kernel: {result.fallback}" if result.fallback else ""), soft_wrap=True)
+    for note in _notes(inputs):
+        console.print(f"note: {note}", soft_wrap=True)
     return 0
 
 
-def _level(text: str) -> Level:
-    return text  # type: ignore[return-value]  # argparse has checked it
+def _check_outputs(args: argparse.Namespace) -> None:
+    for path in (args.json, args.rows, args.perfetto, args.save_costs):
+        if path is not None and str(path) != "-":
+            require_writable(path)
+    if args.rows is not None:
+        require_rows_file(args.rows)
 
 
-def _job(args: argparse.Namespace, settings: Settings, recording: Recording) -> SimulationJob:
-    core = replace(settings.core(recording.deployment), steps_expected=args.level in ("S2", "S3"))
-    job = job_at(
-        recording,
-        core,
-        at_s=args.at,
-        slos=tuple(parse_slo(text) for text in args.slo or ()) or core.slos,
-        warm=None if args.warm is None else read_warm(args.warm),
-    )
-    count = args.replications
-    return replace(job.at_phase("coarse"), coarse_replications=count, fine_replications=count, scenarios=(BASELINE,))
+def _default_routing(inputs: Inputs) -> Routing:
+    """As recorded, if the recording says which of these engines served each request."""
+    names = {config.engine for config in inputs.engines}
+    return "recorded" if set(inputs.source.requests.engine) <= names else "round_robin"
 
 
-def _changed(args: argparse.Namespace, job: SimulationJob) -> SimulationJob:
-    if not 0.0 < args.rate <= 100.0:
-        raise ConfigError(f"--rate must be above 0 and at most 100, got {args.rate}")
-    changed = job if args.rate == 1.0 else replace(job, scenarios=(replace(BASELINE, rate_factor=args.rate),))
-    if args.engines is not None:
-        if not 1 <= args.engines <= 1000:
-            raise ConfigError(f"--engines must be 1 to 1000, got {args.engines}")
-        changed = replace(changed, engines=resized(changed.engines, args.engines - len(changed.engines), 0.0))
-    for text in args.set:
-        name, value = _assignment(text)
-        try:
-            changed = with_config(changed, **{name: value})
-        except (TypeError, AttributeError, ValueError) as error:
-            raise ConfigError(f"--set {text}: {error}; fields are those of an engine's record") from error
-    return changed
+def _noise(inputs: Inputs, config: Any, speed: str) -> Any:
+    return inputs.costs.speed_of(config) if speed == "recorded" else None
 
 
-def _assignment(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    field = next((f for f in msgspec.structs.fields(EngineConfig) if f.name == name), None)
-    if not equals or field is None:
-        known = ", ".join(f.name for f in msgspec.structs.fields(EngineConfig) if f.name not in ("deployment", "at_us"))
-        raise ConfigError(f"--set must be FIELD=VALUE with a field of {known}; got {text!r}")
-    try:
-        return name, msgspec.convert(value, field.type, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"--set {text}: {error}") from error
+def _effects(inputs: Inputs, engines: list[KnownEngine], routing: Routing) -> list[KnownEffect]:
+    with progress_bar("ranking effects") as progress:
+        return rank_effects(
+            engines,
+            inputs.source.requests,
+            inputs.costs.changes(inputs.engines[0]),
+            noise=inputs.costs.noise,
+            routing=routing,
+            overheads=inputs.source.overheads,
+            progress=progress,
+        )
 
 
-def _rows(job: SimulationJob) -> list[dict[str, Any]]:
-    """Means over replications, per horizon."""
-    result = simulate(job)
-    scenario = result.scenarios[0]
-    return [
-        {
-            "horizon_s": horizon.horizon_s,
-            "arrivals_per_s": float(np.mean(horizon.arrivals)) / horizon.horizon_s,
-            **_latencies(horizon),
-            "throughput_requests_per_s": float(np.mean(horizon.throughput_requests_per_s)),
-            "waiting_peak_requests": float(np.mean(horizon.waiting_peak_requests)),
-            "kv_peak_ratio": float(np.mean(horizon.kv_peak_ratio)),
-            "breach_probability": [float(np.mean(horizon.breached[:, slo])) for slo in range(len(job.slos))],
-        }
-        for horizon in scenario.horizons
-    ]
+def _notes(inputs: Inputs) -> tuple[str, ...]:
+    return (*inputs.source.notes, *(note for config in inputs.engines for note in inputs.costs.notes(config)))
 
 
-def _latencies(horizon: HorizonResult) -> dict[str, float | None]:
-    """Quantiles over the members of all replications; None where they did not finish."""
-    found = {}
-    for m, metric in enumerate(METRICS):
-        for q, level in enumerate(QUANTILES):
-            value = float(horizon.pooled_latency_s[m, q])
-            found[f"{metric}_p{100 * level:g}"] = value if np.isfinite(value) else None
-    return found
-
-
-def _print(rows: dict[str, list[dict[str, Any]]], console: Console) -> None:
-    table = Table("next", "", "requests/s", "TTFT P50", "P95", "P99", "TPOT P95", "served/s", "queue", "KV", box=None)
-    if any(row["breach_probability"] for future in rows.values() for row in future):
-        table.add_column("breach")
-    for at, first in enumerate(next(iter(rows.values()))):
-        for name, future in rows.items():
-            table.add_row(f"{first['horizon_s']:g} s" if name == next(iter(rows)) else "", name, *_cells(future[at]))
-    console.print(table)
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    times = [row[key] for key in ("ttft_s_p50", "ttft_s_p95", "ttft_s_p99", "tpot_s_p95")]
-    cells = [
-        f"{row['arrivals_per_s']:.1f}",
-        *("unfinished" if value is None else f"{value:.3f} s" for value in times),
-        f"{row['throughput_requests_per_s']:.1f}",
-        f"{row['waiting_peak_requests']:.0f}",
-        f"{row['kv_peak_ratio']:.0%}",
-    ]
-    return [*cells, f"{max(row['breach_probability']):.0%}"] if row["breach_probability"] else cells
+def _write(
+    args: argparse.Namespace,
+    inputs: Inputs,
+    engines: list[KnownEngine],
+    result: KnownRun,
+    routing: Routing,
+    account: dict[str, Any],
+) -> None:
+    requests = inputs.source.requests
+    if args.rows is not None:
+        write_whole(args.rows, rows_file(args.rows, requests, result, account["basis"]))
+    if args.perfetto is not None:
+        step_s = max(result.end_s / CURVE_POINTS, LEAST_GRID_S)
+        grid = Grid(round(step_s * PS_PER_S), int(result.end_s / step_s) + 2)
+        drawn = run_known(engines, requests, routing=routing, overheads=inputs.source.overheads, grid=grid)
+        write_whole(args.perfetto, perfetto_trace(requests, drawn, inputs.source.name))
+    if args.save_costs is not None:
+        write_whole(args.save_costs, costs_json(inputs.costs.cost_of(inputs.engines[0]), inputs.costs.about))
+    if args.json is not None:
+        data = msgspec.json.format(msgspec.json.encode(account), indent=1) + b"\n"
+        if str(args.json) == "-":
+            sys.stdout.write(data.decode())
+        else:
+            write_whole(args.json, data)

@@ -47,18 +47,21 @@ def engine_graph(engine: EngineConfig, model_config: Mapping[str, object] | None
     return operator_graph(model, split, async_scheduling=engine.async_scheduling)
 
 
+def operating_range(engine: EngineConfig) -> OperatingRange:
+    """Where an engine of this record works: its limits, and contexts up to half of its longest request."""
+    longest = engine.max_model_len_tokens or 4096
+    return OperatingRange(
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        context_tokens=tuple(sorted({max(longest // 64, 1), max(longest // 8, 1), max(longest // 2, 1)})),
+    )
+
+
 def engine_prior(
     engine: EngineConfig, hardware: Hardware, model_config: Mapping[str, object] | None = None
 ) -> FrozenStepCost:
     """The prior of an engine record on this hardware. Raises ValueError as `engine_graph` and `prior_step_cost` do."""
-    longest = engine.max_model_len_tokens or 4096
-    contexts = tuple(sorted({max(longest // 64, 1), max(longest // 8, 1), max(longest // 2, 1)}))
-    work = OperatingRange(
-        max_num_seqs=engine.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        context_tokens=contexts,
-    )
-    return prior_step_cost(engine_graph(engine, model_config), hardware, work)
+    return prior_step_cost(engine_graph(engine, model_config), hardware, operating_range(engine))
 
 
 def kv_capacity_tokens(graph: OperatorGraph, hardware: Hardware, *, memory_utilization_ratio: float = 0.9) -> int:

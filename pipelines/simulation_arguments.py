@@ -1,0 +1,80 @@
+"""The arguments that `simulate` and `sweep` share: what is served, by which engines, at which costs.
+
+Law: everything that can be wrong with them is found before anything is simulated.
+"""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.engine_file import changed_engines, parse_settings, read_engines
+from pipelines.errors import ConfigError
+from pipelines.ingest.registry import FORMATS
+from pipelines.simulation_costs import Costs, file_costs, hardware_costs, kv_blocks_of, learned_costs
+from pipelines.traffic_source import TrafficSource, read_source
+from schemas.engines import EngineConfig
+from twin.hardware.presets import PRESETS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """All that a simulation is made of. `own_costs`: they were learned from the source itself."""
+
+    source: TrafficSource
+    engines: tuple[EngineConfig, ...]
+    costs: Costs
+    own_costs: bool
+
+
+def add_input_arguments(parser: argparse.ArgumentParser) -> None:
+    """Source, engines, costs."""
+    parser.add_argument("source", type=Path, nargs="+", metavar="SOURCE", help="a recording, or files of a trace")
+    parser.add_argument("--format", choices=tuple(FORMATS), metavar="NAME", help="of the files (default: told by them)")
+    parser.add_argument("--deployment", metavar="NAME", help="which one, where the source holds several")
+    parser.add_argument("--skip-refused", action="store_true", help="leave bad rows of a trace out instead of stopping")
+    parser.add_argument("--engine", type=Path, metavar="FILE", help="engines instead of those of the recording")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="a field of every engine, such as kv_blocks=400",
+    )
+    costs = parser.add_argument_group("step costs (default: the recording's own steps)")
+    costs.add_argument("--costs-from", type=Path, metavar="DIR", help="learned from the steps of this recording")
+    costs.add_argument("--costs", type=Path, metavar="FILE", help="of a file, as --save-costs writes it")
+    costs.add_argument(
+        "--hardware", metavar="NAME|FILE", help=f"prior of a preset ({', '.join(PRESETS)}) or .toml file"
+    )
+    costs.add_argument("--model", type=Path, metavar="FILE", help="with --hardware: config.json or ONNX of the model")
+
+
+def read_inputs(args: argparse.Namespace, most_seqs: int = 0) -> Inputs:
+    """Read everything. `most_seqs` is the largest batch that will be asked for. Raises ConfigError."""
+    origins = [name for name in ("costs_from", "costs", "hardware") if getattr(args, name) is not None]
+    if len(origins) > 1:
+        flags = " and ".join("--" + name.replace("_", "-") for name in origins)
+        raise ConfigError(f"{flags} are two origins of step costs; give one")
+    if args.model is not None and args.hardware is None:
+        raise ConfigError("--model says nothing without --hardware; give both")
+    fields = parse_settings(args.set)
+    costs = _given_costs(args, most_seqs)
+    source = read_source(
+        args.source, format_name=args.format, deployment=args.deployment, skip_refused=args.skip_refused
+    )
+    engines = source.engines
+    if args.engine is not None:
+        engines = read_engines(args.engine, None if costs is None else kv_blocks_of(costs), source.deployment)
+    if not engines:
+        raise ConfigError(f"{source.name} does not tell how its engines are set; give --engine FILE")
+    engines = changed_engines(engines, fields)
+    largest = max(most_seqs, *(config.max_num_seqs for config in engines))
+    return Inputs(source, engines, costs or learned_costs(source, largest), own_costs=costs is None)
+
+
+def _given_costs(args: argparse.Namespace, most_seqs: int) -> Costs | None:
+    if args.costs_from is not None:
+        return learned_costs(read_source([args.costs_from]), most_seqs)
+    if args.costs is not None:
+        return file_costs(args.costs)
+    return None if args.hardware is None else hardware_costs(args.hardware, args.model)

@@ -1,0 +1,174 @@
+"""Where the step costs of a simulation come from: a file, hardware and model, or the steps of a recording.
+
+Laws: exactly one origin; the costs of two equal configurations are equal; what cannot be had ends as one `ConfigError`
+before anything runs.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from pipelines.cost_file import read_costs
+from pipelines.errors import ConfigError
+from pipelines.hardware_file import load_hardware
+from pipelines.model_file import read_graph
+from pipelines.traffic_source import TrafficSource
+from schemas.engines import EngineConfig
+from schemas.steps import Step
+from twin.cost.block import StepBlock
+from twin.cost.frozen import FrozenStepCost
+from twin.cost.noise import StepNoise
+from twin.cost.prior import engine_graph, kv_capacity_tokens, operating_range, prior_step_cost
+from twin.cost.static import StaticCost, static_cost
+from twin.engine.types import STEPS_PER_EPOCH, Noise
+from twin.graph.build import Parallelism
+from twin.graph.operators import OperatorGraph
+from twin.hardware.topology import Hardware
+from twin.known.effects import CostChange, Kind, class_shares, cost_changes, hardware_changes
+
+SPEED_WINDOW_S = 5.0
+"""How closely a recorded speed is followed: long against a step, short against a burst."""
+FAR_BEYOND = 1.25
+"""A batch so much larger than any recorded one is worth a word."""
+LEAST_TABLE = 64
+"""Learned costs are written out at least for batches up to this many, so that a grid finds the same costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Costs of any configuration, `about` in words. `learned` is by engine where steps taught them."""
+
+    about: str
+    cost_of: Callable[[EngineConfig], FrozenStepCost]
+    learned: Mapping[str, StaticCost] = field(default_factory=dict)
+    steps: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
+    hardware: Hardware | None = None
+    graph_of: Callable[[EngineConfig], OperatorGraph] | None = None
+
+    @property
+    def noise(self) -> StepNoise | None:
+        """What learned costs leave unexplained (of the first engine)."""
+        return next((found.noise for found in self.learned.values()), None)
+
+    def speed_of(self, config: EngineConfig) -> Noise | None:
+        """How the speed of the recorded machine went, None where costs were not learned."""
+        found = self._of(config)
+        if found is None:
+            return None
+        ratios = found.speed_ratios(SPEED_WINDOW_S, STEPS_PER_EPOCH)
+        return Noise.from_ratios([ratios] * 3)
+
+    def notes(self, config: EngineConfig) -> tuple[str, ...]:
+        """What is beyond what the costs were learned from."""
+        found = self._of(config)
+        if found is None or config.max_num_seqs <= FAR_BEYOND * found.most_decodes:
+            return ()
+        return (
+            f"max_num_seqs {config.max_num_seqs}: no recorded step had more than {found.most_decodes} sequences, so"
+            " costs of larger batches are extrapolated",
+        )
+
+    def changes(self, config: EngineConfig) -> dict[tuple[Kind, str], CostChange]:
+        """Everything that can be made cheaper, for a ranking by effect."""
+        if self.hardware is not None and self.graph_of is not None:
+            limits = {key: change for key, change in cost_changes().items() if key[1] in _LIMITS or key[0] == "role"}
+            return limits | hardware_changes(self.graph_of(config), self.hardware, operating_range(config))
+        return cost_changes(class_shares([step for rows in self.steps.values() for step in rows]))
+
+    def _of(self, config: EngineConfig) -> StaticCost | None:
+        return self.learned.get(config.engine) or next(iter(self.learned.values()), None)
+
+
+_LIMITS = ("kv_blocks", "max_num_seqs", "max_num_batched_tokens")
+
+
+def learned_costs(source: TrafficSource, most_seqs: int = 0) -> Costs:
+    """Static costs of every engine with steps. An engine unknown to the recording takes those of its first.
+
+    `most_seqs` is the largest batch that will be asked for. Raises ConfigError if there are no steps.
+    """
+    if not source.steps:
+        raise ConfigError(
+            f"{source.name} holds no steps to learn costs from;"
+            " give --costs-from RECORDING, --costs FILE, or --hardware and --model"
+        )
+    limits = {config.engine: config.max_num_seqs for config in source.engines}
+    found = {}
+    for name, steps in source.steps.items():
+        table = max(most_seqs, limits.get(name, 0), LEAST_TABLE)
+        try:
+            found[name] = static_cost(StepBlock.from_steps(steps), table)
+        except ValueError as error:
+            raise ConfigError(f"{source.name}, engine {name}: {error}; give costs another way") from error
+    first = next(iter(found.values()))
+    steps_told = ", ".join(f"{cost.steps:,} of engine {name}" for name, cost in found.items())
+    return Costs(
+        about=f"learned from the steps of {source.name} ({steps_told})",
+        cost_of=lambda config: found.get(config.engine, first).cost,
+        learned=found,
+        steps=source.steps,
+    )
+
+
+def file_costs(path: Path) -> Costs:
+    """The costs of a file, for every engine. Raises ConfigError."""
+    cost = read_costs(path)
+    return Costs(about=f"from {path}", cost_of=lambda _: cost)
+
+
+def hardware_costs(hardware_name: str, model: Path | None) -> Costs:
+    """The prior of a model on hardware. Without `model` each engine's record must carry its model's config.
+
+    Raises ConfigError if the hardware or the model cannot be read; `cost_of` does if they do not go together.
+    """
+    hardware = load_hardware(hardware_name)
+    if model is not None:
+        read_graph(model)
+    known: dict[bytes, FrozenStepCost] = {}
+
+    def graph_of(config: EngineConfig) -> OperatorGraph:
+        if model is None:
+            if not config.model_config:
+                raise ConfigError(f"engine {config.engine!r} does not tell its model; give --model config.json")
+            return engine_graph(config)
+        if model.suffix == ".onnx":
+            return read_graph(model)
+        split = Parallelism(
+            tensor=config.tensor_parallel, pipeline=config.pipeline_parallel, expert=config.expert_parallel
+        )
+        return read_graph(model, split, async_scheduling=config.async_scheduling)
+
+    def cost_of(config: EngineConfig) -> FrozenStepCost:
+        key = msgspec.json.encode(msgspec.structs.replace(config, engine="any", kv_blocks=1))
+        if key not in known:
+            try:
+                known[key] = prior_step_cost(graph_of(config), hardware, operating_range(config))
+            except ValueError as error:
+                raise ConfigError(
+                    f"engine {config.engine!r} on {hardware.name}: {error}; change one of them"
+                ) from error
+        return known[key]
+
+    return Costs(
+        about=f"prior of {'the recorded model' if model is None else model} on {hardware.name} (no data)",
+        cost_of=cost_of,
+        hardware=hardware,
+        graph_of=graph_of,
+    )
+
+
+def kv_blocks_of(costs: Costs) -> Callable[[EngineConfig], int] | None:
+    """The KV blocks that fit beside the model on its hardware, where these are known."""
+    hardware, graph_of = costs.hardware, costs.graph_of
+    if hardware is None or graph_of is None:
+        return None
+
+    def blocks(config: EngineConfig) -> int:
+        try:
+            return kv_capacity_tokens(graph_of(config), hardware) // config.block_size_tokens
+        except ValueError as error:
+            raise ConfigError(f"engine {config.engine!r}: kv_blocks: {error}; or set kv_blocks") from error
+
+    return blocks
