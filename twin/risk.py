@@ -25,8 +25,9 @@ _VERSION = 1
 class RiskSettings:
     """Breach probabilities and how long they must hold, in seconds of event time.
 
-    Suspected at `suspect_ratio`; firing at `fire_ratio` held for `fire_after_s`, or at once at `certain_ratio`;
-    resolved below `resolve_ratio` for `resolve_after_s`, which is longer than it takes to fire.
+    Suspected at `suspect_ratio`; firing at `fire_ratio` held for `fire_after_s`, or at once at `certain_ratio`, at any
+    horizon. Resolved below `resolve_ratio` at near horizons (up to twice the shortest) and below `suspect_ratio` at far
+    ones, whose doubt is never small, for `resolve_after_s`, which is longer than it takes to fire.
     """
 
     suspect_ratio: float = 0.3
@@ -60,9 +61,13 @@ class _Open:
 
 @dataclass(frozen=True, slots=True)
 class _Worst:
-    """The target most at risk in one forecast, and how soon: the shortest horizon that reaches `suspect_ratio`."""
+    """The target most at risk in one forecast, and how soon: the shortest horizon that reaches `suspect_ratio`.
+
+    `near_ratio` is the highest probability of any target at near horizons.
+    """
 
     risk: SloRisk
+    near_ratio: float
     horizon_s: float
     value_s: float
     others: tuple[str, ...]
@@ -124,8 +129,10 @@ class RiskAlerts:
             for _, risk in pairs
             if risk.breach_probability >= self._settings.suspect_ratio and _target(risk) != _target(top)
         }
+        near_s = 2 * min(h.horizon_s for h, _ in pairs)
         return _Worst(
             risk=top,
+            near_ratio=max(risk.breach_probability for h, risk in pairs if h.horizon_s <= near_s),
             horizon_s=min(reached, default=top_horizon.horizon_s),
             value_s=values[0] if values else top.limit_s,
             others=tuple(sorted(others)),
@@ -151,7 +158,9 @@ class RiskAlerts:
         else:
             states = []
         opened.peak_ratio = max(opened.peak_ratio, ratio)
-        states += self._next_state(opened, ratio, now_us)
+        near_ratio = worst.near_ratio if worst else 0.0
+        calm = near_ratio < self._settings.resolve_ratio and ratio < self._settings.suspect_ratio
+        states += self._next_state(opened, ratio, calm, now_us)
         alerts = [
             _alert(forecast, opened, state, worst, ratio, exemplars=exemplars, offsets=offsets) for state in states
         ]
@@ -159,11 +168,11 @@ class RiskAlerts:
             del self._open[traffic_class]
         return alerts
 
-    def _next_state(self, opened: _Open, ratio: float, now_us: int) -> list[AlertState]:
+    def _next_state(self, opened: _Open, ratio: float, calm: bool, now_us: int) -> list[AlertState]:
         """Move the alert; return the states it newly entered."""
         settings = self._settings
         opened.above_us = _held_since(opened.above_us, ratio >= settings.fire_ratio, now_us)
-        opened.below_us = _held_since(opened.below_us, ratio < settings.resolve_ratio, now_us)
+        opened.below_us = _held_since(opened.below_us, calm, now_us)
         if opened.state == "suspected" and opened.above_us is not None:
             held_s = (now_us - opened.above_us) / US_PER_S
             if ratio >= settings.certain_ratio or held_s >= settings.fire_after_s:

@@ -1,5 +1,6 @@
 """Alerts of coming breaches."""
 
+import msgspec
 import pytest
 from made_scores import forecast_of
 
@@ -54,6 +55,18 @@ def test_a_firing_alert_survives_a_dip_and_a_probability_between_the_bars() -> N
     assert run(alerts, [0.05, 0.9, 0.05, 0.9], 10.0) == []
     assert run(alerts, [0.25] * 50, 30.0) == []
     assert alerts.firing
+
+
+def test_far_doubt_alone_does_not_hold_an_alert_open() -> None:
+    alerts = RiskAlerts("d")
+    run(alerts, [0.9, 0.9])
+    found = []
+    for k in range(2, 12):
+        near, far = forecast(0.05, 5.0 * k), forecast(0.25, 5.0 * k)
+        far_horizon = msgspec.structs.replace(far.scenarios[0].horizons[0], horizon_s=120.0)
+        scenario = msgspec.structs.replace(near.scenarios[0], horizons=(near.scenarios[0].horizons[0], far_horizon))
+        found += alerts.on_forecast(msgspec.structs.replace(near, scenarios=(scenario,)))
+    assert [alert.state for alert in found] == ["resolved"]
 
 
 def test_several_targets_of_one_class_are_one_alert_and_classes_are_apart() -> None:
