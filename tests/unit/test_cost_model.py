@@ -229,6 +229,8 @@ def test_a_jump_of_the_level_is_followed_within_seconds() -> None:
     seconds = (block.at_us - START_US) / 1e6
     after = (seconds > 36.0) & (seconds < 46.0)
     assert model.jumps == 1
+    assert model.jumped_us == pytest.approx(START_US + 32_000_000, abs=2_000_000)
+    assert StepCostModel().jumped_us is None
     assert np.mean(np.abs(predicted[after] / block.duration_s[after] - 1.0)) < 0.08
 
 

@@ -208,6 +208,11 @@ class StepCostModel(base.Regressor):  # type: ignore[misc]
         return int(self._state.whole[learner.JUMPS])
 
     @property
+    def jumped_us(self) -> int | None:
+        """Event time at which the level last started anew; None if it never did."""
+        return int(self._state.whole[learner.LAST_JUMP_US]) if self.jumps else None
+
+    @property
     def at_us(self) -> int:
         """Event time of the last step learned; 0 before the first."""
         return int(self._state.whole[learner.LAST_US])
