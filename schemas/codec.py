@@ -59,6 +59,7 @@ class _RawBatch(msgspec.Struct):
 
 
 _DECODERS = {name: msgspec.json.Decoder(topic.type) for name, topic in TOPICS.items() if topic.type is not None}
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _VERSION = msgspec.json.Decoder(_Versioned)
 _RAW_BATCH = msgspec.json.Decoder(_RawBatch)
 _STEP = msgspec.json.Decoder(Step)
@@ -77,23 +78,30 @@ def decode(topic_name: str, value: bytes) -> Decoded:
     `non_finite`, `int_out_of_range`, `timestamp_unit`, `out_of_range`, `bad_type`, `missing_field`, `unknown_event`
     or `schema_version`.
     """
-    body = value if value[:1] == b"{" and len(value) <= MAX_MESSAGE_BYTES else _body(topic_name, value)
+    if len(value) > MAX_MESSAGE_BYTES:
+        raise SchemaError("too_large", f"{len(value)} bytes, at most {MAX_MESSAGE_BYTES}", topic_name)
     try:
-        record = _DECODERS[topic_name].decode(body)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-        if topic_name == STEPS.name:
-            return _decode_steps(body, schema_error(topic_name, body, error))
-        raise schema_error(topic_name, body, error) from None
-    if body.find(b'"schema_version"') >= 0:
-        _check_version(topic_name, body)
+        record = _DECODERS[topic_name].decode(value)
+    except _UNREADABLE as error:
+        return _second_look(topic_name, value, error)
+    if value.find(b'"schema_version"') >= 0:
+        _check_version(topic_name, value)
     return Decoded(record, (), len(record.steps) if type(record) is StepBatch else 1)
+
+
+def _second_look(topic_name: str, value: bytes, error: Exception) -> Decoded:
+    """What did not read at once: framed, empty, partly wrong, or wrong."""
+    body = _body(topic_name, value)
+    if body is not value:
+        return decode(topic_name, body)
+    if topic_name == STEPS.name:
+        return _decode_steps(body, schema_error(topic_name, body, error))
+    raise schema_error(topic_name, body, error) from None
 
 
 def _body(topic_name: str, value: bytes) -> bytes:
     if not value:
         raise SchemaError("empty", "no bytes", topic_name)
-    if len(value) > MAX_MESSAGE_BYTES:
-        raise SchemaError("too_large", f"{len(value)} bytes, at most {MAX_MESSAGE_BYTES}", topic_name)
     if value[0] == 0 and value[_CONFLUENT_HEADER_BYTES : _CONFLUENT_HEADER_BYTES + 1] == b"{":
         return value[_CONFLUENT_HEADER_BYTES:]  # Confluent wire format: a zero byte and a 4-byte schema id
     return value
