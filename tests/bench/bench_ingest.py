@@ -27,8 +27,8 @@ from schemas.topics import OTLP_SPANS, REQUESTS, STEPS
 from twin.settings import CoreSettings
 
 AT_US = 1_796_052_001_416_172
-ROUNDS = 30
-MANY = 2_000
+ROUNDS = 150
+MANY = 1_000
 SPANS = 512
 STEPS_PER_MESSAGE = 50
 

