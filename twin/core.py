@@ -219,7 +219,7 @@ class Core:
             traffic=plan,
             root_seed=self.settings.root_seed,
             routing=self.settings.routing,
-            overheads=self.state.overheads.overheads(),
+            overheads=self.state.frontend(),
             slos=self.state.slos,
             horizons_s=self.settings.horizons_s,
             coarse_replications=self.settings.coarse_replications,

@@ -19,7 +19,7 @@ from twin.clock import Unit
 from twin.cost.block import StepBlock
 from twin.cost.model import Learned, StepCostModel
 from twin.engine_room import EngineRoom
-from twin.job import EngineSetup
+from twin.job import EngineSetup, FrontendOverheads
 from twin.live import LiveEngine
 from twin.observed import ObservedRequests, latencies_of
 from twin.overheads import FrontendModel
@@ -170,6 +170,14 @@ class DeploymentState:
             for room, share in zip(rooms, shares, strict=True)
         )
         return tuple(setup for setup in made if setup is not None)
+
+    def frontend(self) -> FrontendOverheads:
+        """Time outside the engines: as their stamps tell, else as requests let guess that were not held up."""
+        told = self.overheads.overheads()
+        delays = [room.ends.front.delay_s for room in self.rooms.values() if room.ends is not None]
+        if told.to_engine_s or told.to_client_s or not any(delays):
+            return told
+        return FrontendOverheads(to_engine_s=(sum(delays) / len(delays),))
 
     @property
     def assumed_limits(self) -> bool:

@@ -31,6 +31,7 @@ from twin.ends.finished_log import (
     FinishedLog,
     IntArray,
 )
+from twin.ends.front_delay import FrontDelay
 from twin.ends.likely_steps import LikelySteps, Window, likely_steps
 
 US_PER_S = 1_000_000
@@ -55,12 +56,13 @@ class EffectiveCosts:
     """What the finished requests of one engine have taught up to `done_us` (event time, None before the first).
 
     `young` until `YOUNG_STEPS` likely steps are known; begin with False where the model was learned elsewhere.
-    `limits` are what the steps have shown of the engine's own.
+    `limits` are what the steps have shown of the engine's own, `front` the time spent on the way to it and back.
     """
 
     def __init__(self, young: bool = True) -> None:
         self.log = FinishedLog()
         self.limits = AssumedLimits()
+        self.front = FrontDelay()
         self.deployment = ""
         self.done_us: int | None = None
         self.young = young
@@ -78,7 +80,7 @@ class EffectiveCosts:
         complete_us = as_of_us - self.log.lag_us()
         if self.done_us is None or complete_us <= self.done_us:
             return model, []
-        stretch = _Stretch(self.log.table(), self.done_us, complete_us)
+        stretch = _Stretch(self.log.table(), self.done_us, complete_us, self.front.delay_s)
         if self.young:
             return self._learn_over(stretch, model, budget_tokens), []
         found = stretch.known_steps(model, budget_tokens)
@@ -86,7 +88,8 @@ class EffectiveCosts:
             return model, []
         steps, block = found
         learned = model.learn_block(block)
-        self._settle(stretch, steps, block)
+        self._look_around(stretch, steps, block)
+        self._settle(stretch, steps, len(block))
         return model, [Taught(block, learned, steps.waiting[: len(block)])]
 
     def _learn_over(self, stretch: "_Stretch", model: StepCostModel, budget_tokens: int) -> StepCostModel:
@@ -100,18 +103,20 @@ class EffectiveCosts:
             steps, block = found
             model = StepCostModel(model.prior, jump_ratio=JUMP_RATIO)
             model.learn_block(block)
-        self.limits = AssumedLimits()
+        self.limits, self.front = AssumedLimits(), FrontDelay()
+        self._look_around(stretch, steps, block)
         if model.steps >= YOUNG_STEPS:
             self.young = False
-            self._settle(stretch, steps, block)
-        else:
-            self.limits.on_steps(block.shapes, steps.waiting[: len(block)], block.duration_s)
+            self._settle(stretch, steps, len(block))
         return model
 
-    def _settle(self, stretch: "_Stretch", steps: LikelySteps, block: StepBlock) -> None:
-        """The steps of the block are done with."""
-        learned = len(block)
-        self.limits.on_steps(block.shapes, steps.waiting[:learned], block.duration_s)
+    def _look_around(self, stretch: "_Stretch", steps: LikelySteps, block: StepBlock) -> None:
+        """Limits and the way to the engine, from the steps of the block."""
+        self.limits.on_steps(block.shapes, steps.waiting[: len(block)], block.duration_s)
+        self.front.on_requests(*stretch.bounds_of_delay(steps, len(block)))
+
+    def _settle(self, stretch: "_Stretch", steps: LikelySteps, learned: int) -> None:
+        """The first `learned` steps are done with."""
         self.done_us = stretch.at_us(steps.end_s[learned - 1])
         self.log.count(stretch.counted(steps, learned), self.done_us)
 
@@ -120,6 +125,7 @@ class EffectiveCosts:
         return {
             "log": self.log.snapshot(),
             "limits": self.limits.snapshot(),
+            "front": self.front.snapshot(),
             "deployment": self.deployment,
             "done_us": self.done_us,
             "young": self.young,
@@ -131,29 +137,35 @@ class EffectiveCosts:
         costs = cls(data["young"])
         costs.log = FinishedLog.restore(data["log"])
         costs.limits = AssumedLimits.restore(data["limits"])
+        costs.front = FrontDelay.restore(data["front"])
         costs.deployment, costs.done_us = data["deployment"], data["done_us"]
         return costs
 
 
 class _Stretch:
-    """Requests of the log with tokens after `start_us`; what ends by `complete_us` is known in full."""
+    """Requests of the log with tokens after `start_us`; what ends by `complete_us` is known in full.
 
-    def __init__(self, table: IntArray, start_us: int, complete_us: int) -> None:
+    They reach the engine `delay_s` after their arrival.
+    """
+
+    def __init__(self, table: IntArray, start_us: int, complete_us: int, delay_s: float) -> None:
         order = np.lexsort((table[:, ARRIVED], table[:, FIRST]))
         self._rows = order[table[order, LAST] > start_us]
         self._table = table
         self._start_us = start_us
         self._complete_s = (complete_us - start_us) / US_PER_S
-        self.window = self._window(table[self._rows])
+        self.window = self._window(table[self._rows], delay_s)
         self.complete_requests = int(np.count_nonzero(table[self._rows, LAST] <= complete_us))
 
-    def _window(self, rows: IntArray) -> Window:
+    def _window(self, rows: IntArray, delay_s: float) -> Window:
         def seconds(column: int) -> FloatArray:
             return np.asarray((rows[:, column] - self._start_us) / US_PER_S)
 
+        known = rows[:, SCHEDULED] != UNKNOWN
         return Window(
             arrived_s=seconds(ARRIVED),
-            started_s=np.where(rows[:, SCHEDULED] == UNKNOWN, np.nan, seconds(SCHEDULED)),
+            ready_s=np.where(known, seconds(SCHEDULED), np.minimum(seconds(ARRIVED) + delay_s, seconds(FIRST))),
+            started_s=np.where(known, seconds(SCHEDULED), np.nan),
             first_s=seconds(FIRST),
             last_s=seconds(LAST),
             isl_tokens=rows[:, ISL],
@@ -182,6 +194,16 @@ class _Stretch:
             duration_s=steps.duration_s[:known],
             gap_s=np.full(known, np.nan),
         )
+
+    def bounds_of_delay(self, steps: LikelySteps, learned: int) -> tuple[FloatArray, FloatArray]:
+        """Per request that began in the first `learned` steps right after another step: arrival to the start of that
+        other one, and to the start of its own."""
+        first = steps.first_step
+        first = np.where((first > 0) & (first < learned), first, 0)
+        follows = (first > 0) & (steps.start_s[first] <= steps.end_s[first - 1] + 1e-6)
+        own, other = first[follows], first[follows] - 1
+        arrived_s = self.window.arrived_s[follows]
+        return steps.start_s[other] - arrived_s, steps.start_s[own] - arrived_s
 
     def at_us(self, time_s: float) -> int:
         """Event time of a moment of the window."""

@@ -28,11 +28,13 @@ _TYPICAL = np.array([[0.0, 0.0, 0.0, 4.0, 1200.0]])
 class Window:
     """Requests of one engine with tokens after 0 s, in order of first token; arrays of n, seconds from the start.
 
-    `started_s` is NaN where unknown. `computed_tokens` of the `isl_tokens` were not in the prefix cache. Who has
-    `entered` had its first token, and `counted_steps` steps since, before 0. `exact`: it was never preempted.
+    `started_s` is when its first step began, NaN where unknown, and `ready_s` when it could have. `computed_tokens` of
+    the `isl_tokens` were not in the prefix cache. Who has `entered` had its first token, and `counted_steps` steps
+    since, before 0. `exact`: it was never preempted.
     """
 
     arrived_s: FloatArray
+    ready_s: FloatArray
     started_s: FloatArray
     first_s: FloatArray
     last_s: FloatArray
@@ -49,7 +51,8 @@ class LikelySteps:
     """K steps in order: start and end (s), shape (K, 5), the time each took as shared out (s), and how many requests
     had arrived before it and were not scheduled in it (K,).
 
-    `first_token` (n,) is each request's step of its first token, -1 for who had entered before.
+    `first_token` (n,) is each request's step of its first token, `first_step` (n,) the first one of its prefill; both
+    are -1 for who had entered before.
     """
 
     start_s: FloatArray
@@ -57,13 +60,14 @@ class LikelySteps:
     shapes: FloatArray
     duration_s: FloatArray
     waiting: IntArray
+    first_step: IntArray
     first_token: IntArray
 
 
 def likely_steps(window: Window, predict: Predict, budget_tokens: int) -> LikelySteps | None:
     """The steps of a window; None where there are none. `budget_tokens` is the engine's token budget per step."""
     tick_s = float(predict(_TYPICAL)[0])
-    gaps = gaps_between(window.arrived_s, window.first_s, window.last_s, window.entered, LEAST_GAP_STEPS * tick_s)
+    gaps = gaps_between(window.ready_s, window.first_s, window.last_s, window.entered, LEAST_GAP_STEPS * tick_s)
     if not gaps.count:
         return None
     needed = window.osl_tokens - 1 - window.counted_steps
@@ -80,6 +84,7 @@ def likely_steps(window: Window, predict: Predict, budget_tokens: int) -> Likely
         shapes=filled.shapes,
         duration_s=_shared_out(laid, predict(filled.shapes)),
         waiting=_waiting(laid, window, filled, tick_s),
+        first_step=np.where(window.entered, -1, filled.first),
         first_token=np.where(window.entered, -1, filled.last),
     )
 
@@ -91,7 +96,7 @@ def _guess(window: Window, gaps: Gaps, context: FloatArray, predict: Predict, ti
     decoding = np.full(n, _TYPICAL[0, 3])
     shapes = np.stack((np.ones(n), tokens, tokens * (tokens + 1) / 2, decoding, decoding * 300.0), axis=1)
     prefill_s = np.maximum(predict(shapes) - tick_s, 0.0)
-    begin_s = np.maximum(window.arrived_s, window.first_s - prefill_s - tick_s)
+    begin_s = np.maximum(window.ready_s, window.first_s - prefill_s - tick_s)
     begin_s = np.where(np.isnan(window.started_s), begin_s, window.started_s)
     taken_s = np.zeros(gaps.count)
     for i in np.flatnonzero(~window.entered).tolist():
@@ -178,7 +183,7 @@ def _filled(window: Window, laid: _Laid, context: FloatArray, budget_tokens: int
     known = ~np.isnan(window.started_s)
     middle = (laid.start_s[1:] + laid.start_s[:-1]) / 2.0
     told = np.searchsorted(middle, np.where(known, window.started_s, 0.0))
-    first = np.minimum(np.where(known, told, _next_steps(laid, window.arrived_s, tick_s)), last)
+    first = np.minimum(np.where(known, told, _next_steps(laid, window.ready_s, tick_s)), last)
     for i in np.flatnonzero(~window.entered).tolist():
         tokens = float(window.computed_tokens[i])
         if not known[i]:
@@ -194,7 +199,7 @@ def _next_steps(laid: _Laid, times_s: FloatArray, tick_s: float) -> IntArray:
 
 def _waiting(laid: _Laid, window: Window, filled: _Filled, tick_s: float) -> IntArray:
     new = ~window.entered
-    since = np.minimum(_next_steps(laid, window.arrived_s, tick_s)[new], filled.first[new])
+    since = np.minimum(_next_steps(laid, window.ready_s, tick_s)[new], filled.first[new])
     change = np.bincount(since, minlength=laid.count + 1) - np.bincount(filled.first[new], minlength=laid.count + 1)
     return np.cumsum(change)[: laid.count]
 

@@ -148,7 +148,8 @@ def _weighted(weights: FloatArray, count: int, generator: np.random.Generator) -
     total = np.cumsum(weights)
     if total[-1] <= 0.0:
         return np.asarray(generator.integers(0, weights.size, count))
-    return np.minimum(np.searchsorted(total, generator.random(count) * total[-1], side="right"), weights.size - 1)
+    at = np.searchsorted(total, generator.random(count) * total[-1], side="right")
+    return np.asarray(np.minimum(at, weights.size - 1), np.int64)
 
 
 def _joined(parts: list[_Drawn]) -> _Drawn:

@@ -58,16 +58,16 @@ class Gaps:
 
 
 def gaps_between(
-    arrived_s: FloatArray, first_s: FloatArray, last_s: FloatArray, entered: BoolArray, least_s: float
+    ready_s: FloatArray, first_s: FloatArray, last_s: FloatArray, entered: BoolArray, least_s: float
 ) -> Gaps:
     """Gaps between token times after 0 s, and between the end of idle time and the next token.
 
-    Who has `entered` decodes from the start. Times closer than `least_s` are taken as the same: tokens of one step
-    reach their clients one after the other.
+    `ready_s` is when a request could first be scheduled. Who has `entered` decodes from the start. Times closer than
+    `least_s` are taken as the same: tokens of one step reach their clients one after the other.
     """
-    order = np.argsort(arrived_s, kind="stable")
+    order = np.argsort(ready_s, kind="stable")
     busy_until = np.maximum.accumulate(np.concatenate(([0.0], last_s[order])))[:-1]
-    woken = arrived_s[order][arrived_s[order] > busy_until]
+    woken = ready_s[order][ready_s[order] > busy_until]
     bounds = [0.0]
     for time_s in np.sort(np.concatenate((first_s[~entered], last_s, woken))).tolist():
         if time_s - bounds[-1] >= least_s:
