@@ -16,7 +16,6 @@ import msgspec
 from schemas.forecasts import Forecast
 from schemas.lineage import Lineage, Offset
 from schemas.requests import RequestFinished
-from schemas.scores import Score
 from schemas.state import Snapshot
 from schemas.topics import ALERTS, FORECASTS, SCORES
 from twin.accounting import Accounts
@@ -166,7 +165,7 @@ class Core:
         for block in self.state.learn(as_of_us):
             alerts += self._drift.on_steps(block.engine, block.block, block.learned)
         effects: list[Effect] = [Emit(ALERTS, self.deployment, alert) for alert in alerts]
-        effects += [Emit(SCORES, self.deployment, scored) for scored in self._close_windows(as_of_us)]
+        effects += self._close_windows(as_of_us)
         self._judge(as_of_us)
         self.state.observed.forget_before(as_of_us)
         job = self._job(as_of_us)
@@ -179,8 +178,8 @@ class Core:
         )
         return [*effects, Simulate(job), Simulate(job.at_phase("fine"))]
 
-    def _close_windows(self, as_of_us: int) -> list[Score]:
-        scores = []
+    def _close_windows(self, as_of_us: int) -> list[Effect]:
+        effects: list[Effect] = []
         for window in self._windows.closed_by(as_of_us):
             due_us = closes_us(window.forecast.as_of_us, window.horizon_s)
             end_us = due_us - round(CLOSES_AFTER_S * 1e6)
@@ -192,12 +191,13 @@ class Core:
                 intervened=self.state.changed_within(window.forecast.as_of_us, end_us),
                 saturated_ratio=self.state.saturation.ratio(window.forecast.as_of_us, end_us),
             )
-            scores.append(scored)
+            effects.append(Emit(SCORES, self.deployment, scored))
             if window.forecast.phase == "fine":
                 self.ledger.add(scored)
                 self._calibration.on_score(scored)
                 self.authority.on_score(scored)
-        return scores
+                effects += [Emit(ALERTS, self.deployment, alert) for alert in self._drift.on_score(scored)]
+        return effects
 
     def _judge(self, as_of_us: int) -> None:
         self.authority.on_inputs(as_of_us, self.state.input_level, self.state.steps_learned)

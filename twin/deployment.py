@@ -17,7 +17,7 @@ from schemas.steps import EngineStats, Step
 from twin.baselines import BaselineHistory
 from twin.clock import Unit
 from twin.cost.block import StepBlock
-from twin.cost.model import Learned, StepCostModel
+from twin.cost.model import Learned
 from twin.engine_room import EngineRoom
 from twin.job import EngineSetup, FrontendOverheads
 from twin.live import LiveEngine
@@ -117,12 +117,14 @@ class DeploymentState:
             room = self.rooms[engine] = EngineRoom(engine)
             before = self._learned_before.get(engine) or next(iter(self._learned_before.values()), None)
             if before is not None:
-                room.model = StepCostModel.restore(before)
+                room.take_costs(before)
         return room
 
     def adopt(self, data: dict[str, Any]) -> None:
         """Take over costs and overheads from another run's state; an engine of a new name begins with the first's."""
-        self._learned_before = {item["name"]: item["model"] for item in data["rooms"]}
+        self._learned_before = {
+            item["name"]: {"prior": item["prior"], "model": item["model"]} for item in data["rooms"]
+        }
         self.overheads = FrontendModel.restore(data["overheads"])
 
     def _live_for(self, engine: str) -> LiveEngine:

@@ -3,6 +3,8 @@
 Law: steps are learned in blocks whose bounds follow from event time alone, so that a replay learns the same bytes.
 """
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any
 
@@ -13,6 +15,7 @@ from schemas.engines import EngineConfig
 from schemas.requests import RequestFinished
 from schemas.steps import EngineStats, Step
 from twin.cost.block import StepBlock
+from twin.cost.frozen import FrozenStepCost, RoleCost
 from twin.cost.model import Learned, StepCostModel
 from twin.ends.effective_costs import EffectiveCosts, Taught
 from twin.ends.presence import Presence
@@ -40,6 +43,7 @@ class EngineRoom:
         self.config: EngineConfig | None = None
         self.live = LiveEngine()
         self.prefixes = RecentPrefixes()
+        self.prior: FrozenStepCost | None = None
         self.model = StepCostModel()
         self.errors = StepErrors()
         self.ends: EffectiveCosts | None = None
@@ -50,10 +54,21 @@ class EngineRoom:
         self._previous: Step | None = None
 
     def on_config(self, config: EngineConfig) -> bool:
-        """Take a configuration; True if the engine is another one now (its fingerprint changed)."""
+        """Take a configuration; True if the engine is another one now (its fingerprint changed).
+
+        Then learning begins anew, with the costs of the engine before as its prior.
+        """
         changed = self.config is not None and self.config.fingerprint != config.fingerprint
+        if changed:
+            self.prior = self.model.freeze(config.max_num_seqs, with_gap=False)
+            self.model = StepCostModel(prior=self.prior)
         self.config = config
         return changed
+
+    def take_costs(self, data: Mapping[str, Any]) -> None:
+        """Take over the costs, and what they were learned from, of a room's snapshot."""
+        self.prior = None if data["prior"] is None else _cost(data["prior"])
+        self.model = StepCostModel.restore(data["model"], prior=self.prior)
 
     def leave(self, request_id: str) -> bool:
         """A request ended; True if it was here. Its prompt's blocks stay in the prefix cache until others need them."""
@@ -169,6 +184,7 @@ class EngineRoom:
             "config": None if self.config is None else msgspec.to_builtins(self.config),
             "live": self.live.snapshot(),
             "prefixes": self.prefixes.snapshot(),
+            "prior": None if self.prior is None else asdict(self.prior),
             "model": self.model.snapshot(),
             "errors": self.errors.snapshot(),
             "ends": None if self.ends is None else self.ends.snapshot(),
@@ -186,7 +202,7 @@ class EngineRoom:
         room.config = None if data["config"] is None else msgspec.convert(data["config"], EngineConfig)
         room.live.restore(data["live"])
         room.prefixes.restore(data["prefixes"])
-        room.model = StepCostModel.restore(data["model"])
+        room.take_costs(data)
         room.errors = StepErrors.restore(data["errors"])
         room.ends = None if data["ends"] is None else EffectiveCosts.restore(data["ends"])
         room.stats = None if data["stats"] is None else msgspec.convert(data["stats"], EngineStats)
@@ -194,6 +210,15 @@ class EngineRoom:
         room._unlearned = [msgspec.convert(item, Step) for item in data["unlearned"]]
         room._previous = None if data["previous"] is None else msgspec.convert(data["previous"], Step)
         return room
+
+
+def _cost(data: dict[str, Any]) -> FrozenStepCost:
+    return FrozenStepCost(
+        **{
+            role: RoleCost(**{**fields, "decode_requests_ps": tuple(fields["decode_requests_ps"])})
+            for role, fields in data.items()
+        }
+    )
 
 
 def costs_hash(rooms: list[EngineRoom]) -> str:
