@@ -7,6 +7,7 @@ count is told when the window ends.
 import logging
 import sys
 import time
+from collections.abc import Callable
 
 BURST = 10
 WINDOW_S = 10.0
@@ -15,10 +16,13 @@ QUIET = ("faust", "mode", "aiokafka", "kafka", "asyncio", "numba")
 
 
 class RateLimit(logging.Filter):
-    """Lets `burst` records of one kind (logger, level, template) through per window."""
+    """Lets `burst` records of one kind (logger, level, template) through per window; `now` tells seconds."""
 
-    def __init__(self, burst: int = BURST, window_s: float = WINDOW_S) -> None:
+    def __init__(
+        self, burst: int = BURST, window_s: float = WINDOW_S, now: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__()
+        self._now = now
         self._burst = burst
         self._window_s = window_s
         self._seen: dict[tuple[str, int, str], tuple[float, int]] = {}
@@ -26,7 +30,7 @@ class RateLimit(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """False for one too many; the first after a window says how many were dropped."""
         kind = (record.name, record.levelno, str(record.msg)[:80])
-        now_s = time.monotonic()
+        now_s = self._now()
         since_s, count = self._seen.get(kind, (now_s, 0))
         if now_s - since_s > self._window_s:
             if count > self._burst:

@@ -244,6 +244,43 @@ def test_outputs_are_stored_before_the_snapshot_that_follows_them() -> None:
     on_a_bench(scene)
 
 
+@pytest.mark.parametrize("snapshots", [2, 3, 4])
+def test_a_kill_right_after_a_snapshot_leaves_no_tick_undone(replay: Backtest, snapshots: int) -> None:
+    """All records are in the log, so nothing but the state says that ticks are due."""
+    sent = list(messages_of(recording()))
+
+    class EndingWith:
+        def __init__(self, producer: Producer) -> None:
+            self._producer = producer
+            self._left = snapshots
+            self.ended = asyncio.Event()
+            endings.append(self)
+
+        async def send(self, topic: str, **record: Any) -> None:
+            if self._left == 0:
+                self.ended.set()
+                await asyncio.Event().wait()
+            await self._producer.send(topic, **record)
+            self._left -= topic == STATE.name
+
+        async def flush(self, timeout_s: float = 60.0) -> None:
+            await self._producer.flush(timeout_s)
+
+    endings: list[EndingWith] = []
+
+    async def scene(bench: Bench) -> None:
+        await bench.send(sent)
+        async with bench.worker(clean=False, producer=EndingWith):
+            await asyncio.wait_for(endings[0].ended.wait(), 20.0)
+        async with bench.worker() as worker:
+            await bench.done(worker, len(sent))
+        assert (await bench.core()).state_hash() == replay.core.state_hash()
+        found = await bench.records(FORECASTS.name)
+        assert list(dict.fromkeys(record.value for record in found)) == expected(replay, FORECASTS.name)
+
+    on_a_bench(scene)
+
+
 def test_bad_bytes_reach_the_dlq_as_they_were_and_the_next_record_is_handled() -> None:
     bad = [b"\xff\xfe", b"", b"{", b'{"event":"arrived"}', b"[" * 5000]
 
