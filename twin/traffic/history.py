@@ -15,6 +15,7 @@ from schemas.requests import RequestAborted, RequestArrived, RequestEvent, Reque
 from twin.metrics import FloatArray, IntArray, quantile
 from twin.traffic.forecast import RateForecast
 from twin.traffic.lengths import OutputLengths
+from twin.traffic.mix import same_mix_since_s
 from twin.traffic.plan import UNKNOWN_TOKENS, Sources, TrafficPlan
 from twin.traffic.prefixes import PrefixMemory
 from twin.traffic.rate import RateForecaster
@@ -22,7 +23,7 @@ from twin.traffic.slots import US_PER_S, SlotCounter
 from twin.traffic.sources import LEAST_BLOCK_ARRIVALS, Shape, operational_time, window_start_s
 
 MAX_CLASSES = 64
-VERSION = 1
+VERSION = 2
 FAST_SLOT_S, FAST_HORIZONS_S = 5.0, (30.0, 60.0, 120.0)
 SLOW_SLOT_S, SLOW_HORIZONS_S = 60.0, (600.0, 1800.0, 3600.0, 7200.0)
 LATE_WEIGHT = 0.01
@@ -38,8 +39,9 @@ COLUMNS = (
     "generated_tokens",
     "priority",
     "traffic_class",
+    "known_blocks",
 )
-_ARRIVED, _KNOWN, _ENDED, _ISL, _OSL, _GENERATED, _PRIORITY, _CLASS = range(len(COLUMNS))
+_ARRIVED, _KNOWN, _ENDED, _ISL, _OSL, _GENERATED, _PRIORITY, _CLASS, _BLOCKS = range(len(COLUMNS))
 
 
 class TrafficHistory:
@@ -136,9 +138,9 @@ class TrafficHistory:
             0,
             priority,
             kind,
+            self._prefixes.add(sequence, hashes),
         )
         self._ids[slot] = event.request_id
-        self._prefixes.add(sequence, hashes)
         self._open[event.request_id] = sequence
         self._added += 1
         self._fast.count(arrived_us)
@@ -220,8 +222,23 @@ class TrafficHistory:
         order = order[(rows[order, _ARRIVED] <= complete_us) & (rows[order, _KNOWN] <= as_of_us)]
         arrived_s = (rows[order, _ARRIVED] - complete_us) / US_PER_S
         start_s = window_start_s(arrived_s, self._shape)
-        order = order[arrived_s > start_s]
-        return _Window(rows[order], sequences[order], arrived_s[arrived_s > start_s], start_s)
+        order, arrived_s = order[arrived_s > start_s], arrived_s[arrived_s > start_s]
+        start_s = same_mix_since_s(arrived_s, self._features(rows[order], as_of_us), start_s)
+        inside = arrived_s > start_s
+        return _Window(rows[order[inside]], sequences[order[inside]], arrived_s[inside], start_s)
+
+    def _features(self, rows: IntArray, as_of_us: int) -> FloatArray:
+        """Per request: log prompt, log output, share of the prompt known before.
+
+        An output counts only if every earlier request has ended too: among the latest, the short ones end first.
+        """
+        open_now = rows[:, _ENDED] > as_of_us
+        told = rows[:, _OSL] != UNKNOWN_TOKENS
+        told[int(np.argmax(open_now)) if open_now.any() else rows.shape[0] :] = False
+        output = np.full(rows.shape[0], np.nan)
+        output[told] = np.log(rows[told, _OSL])
+        reused = np.minimum(rows[:, _BLOCKS] * self._hash_block_tokens / rows[:, _ISL], 1.0)
+        return np.stack((np.log(rows[:, _ISL]), output, reused), axis=1)
 
     def _generated(self, window: "_Window", as_of_us: int, known: Mapping[str, int]) -> IntArray:
         """Tokens of unfinished requests so far."""

@@ -27,17 +27,19 @@ class PrefixMemory:
         self._held = 0
         self._oldest = 0
 
-    def add(self, sequence: int, hashes: Sequence[int]) -> None:
-        """Hold the hashes of arrival `sequence`; numbers come in order, each once."""
+    def add(self, sequence: int, hashes: Sequence[int]) -> int:
+        """Hold the hashes of arrival `sequence`; numbers come in order, each once. Returns how many were known."""
         self._drop(sequence - self._capacity)
         values = tuple(value & _ALL_BITS for value in hashes)
         self._hashes[sequence % self._capacity] = values
-        self._first[sequence % self._capacity] = tuple(self._seen(value, sequence) for value in values)
+        first = tuple(self._seen(value, sequence) for value in values)
+        self._first[sequence % self._capacity] = first
         self._held += len(values)
         while self._held > MAX_HELD:
             self._drop(self._oldest)
         while len(self._first_with) > MAX_KNOWN:
             del self._first_with[next(iter(self._first_with))]
+        return sum(number < sequence for number in first)
 
     def _seen(self, value: int, sequence: int) -> int:
         """Number of the first arrival with this hash; using it makes it the last to be forgotten."""
