@@ -416,7 +416,7 @@ def test_settings_of_a_run_become_an_engine(tmp_path: Path) -> None:
         ("a.csv", AZURE.replace("18:15:46", "18:75:46"), "bad_type", "TIMESTAMP"),
         ("m.jsonl", MOONCAKE.replace("1030", "true"), "bad_type", "input_length"),
         ("m.jsonl", MOONCAKE.replace("1030", '"1030"'), "bad_type", "input_length"),
-        ("m.jsonl", MOONCAKE.replace("3000", "99999999999999999999"), "out_of_range", "timestamp"),
+        ("m.jsonl", MOONCAKE.replace("3000", "99999999999999999999"), "int_out_of_range", "timestamp"),
         ("m.jsonl", MOONCAKE.replace("[0, 1, 2]", "[0, true]"), "bad_type", "hash_ids"),
         ("m.jsonl", MOONCAKE + "{oops\n", "not_json", ""),
         ("m.jsonl", MOONCAKE + '{"timestamp": NaN}\n', "non_finite", ""),
