@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import sys
+from typing import Any
 
 from pipelines.places import find_place, open_log
 from pipelines.provision import check, create
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-async def _act(args: argparse.Namespace, settings: Settings) -> dict[str, object]:
+async def _act(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     async with open_log(settings, find_place(settings, args.bootstrap).place) as log:
         if args.action == "create":
             return {"created": await create(log, settings.partitions, keep_for_ever=args.keep)}
