@@ -148,16 +148,14 @@ class SimulationJob:
 class HorizonResult:
     """Requests that arrived in (0, `horizon_s`], one entry per replication (R of them) unless said otherwise.
 
-    `latency_s` is float64[R, metrics, quantiles] in the order of `METRICS` and `QUANTILES`; `pooled_latency_s` the same
-    over the members of all replications together, float64[metrics, quantiles]. `breached` is bool[R, slos]: the
-    target's quantile over the limit. Success, goodput, latencies and preemptions are of members; throughput, tokens and
-    peaks are of the engines during the horizon, requests in flight at `as_of` included. Undefined is NaN.
+    `latency_s` is float64[R, metrics, quantiles] in the order of `METRICS` and `QUANTILES`; `breached` is bool[R, slos],
+    the target's quantile over the limit. Success, goodput, latencies and preemptions are of members; throughput, tokens
+    and peaks are of the engines during the horizon, requests in flight at `as_of` included. Undefined is NaN.
     """
 
     horizon_s: float
     arrivals: IntArray
     latency_s: FloatArray
-    pooled_latency_s: FloatArray
     throughput_requests_per_s: FloatArray
     output_tokens_per_s: FloatArray
     success_ratio: FloatArray

@@ -83,9 +83,6 @@ def _horizon(
         horizon_s=horizon_s,
         arrivals=np.array([each.e2e_s.size for each in found], np.int64),
         latency_s=latency_s,
-        pooled_latency_s=np.array(
-            [quantiles(np.concatenate([each.of(metric) for each in found])) for metric in METRICS]
-        ),
         throughput_requests_per_s=ended[:, 0] / horizon_s,
         output_tokens_per_s=ended[:, 1] / horizon_s,
         success_ratio=np.array([success_ratio(each) for each in found]),

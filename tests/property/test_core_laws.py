@@ -63,7 +63,6 @@ def digest_simulation(job: SimulationJob) -> SimulationResult:
             horizon_s=horizon_s,
             arrivals=rng.integers(1, 99, n),
             latency_s=latency,
-            pooled_latency_s=latency.mean(axis=0),
             throughput_requests_per_s=one(),
             output_tokens_per_s=one(),
             success_ratio=one(),

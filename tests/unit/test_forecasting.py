@@ -39,7 +39,6 @@ def horizon_of(horizon_s: float, runs: int, seed: int = 5) -> HorizonResult:
         horizon_s=horizon_s,
         arrivals=random.poisson(6 * horizon_s, runs).astype(np.int64),
         latency_s=latency,
-        pooled_latency_s=latency.mean(axis=0),
         throughput_requests_per_s=6 * ones,
         output_tokens_per_s=300 * ones,
         success_ratio=ones,
