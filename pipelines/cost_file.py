@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from pipelines.errors import ConfigError
+from pipelines.near_names import instead_of
 from twin.cost.frozen import FrozenStepCost, RoleCost
 from twin.cost.shape import Role
 
@@ -80,7 +81,7 @@ def _role(table: Any, name: str, path: Path) -> RoleCost:
         raise ConfigError(f"{where} must be a table, got {table!r}; correct it")
     unknown = sorted(set(table) - {_TABLE, *_SLOPES})
     if unknown:
-        raise ConfigError(f"{where}.{unknown[0]} is an unknown field; expected one of {_TABLE}, {', '.join(_SLOPES)}")
+        raise ConfigError(f"{where}.{unknown[0]} is an unknown field; {instead_of(unknown[0], (_TABLE, *_SLOPES))}")
     steps = table.get(_TABLE)
     if not isinstance(steps, list) or not steps:
         raise ConfigError(f"{where}.{_TABLE} must be a list of microseconds, got {steps!r}; correct it")

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from pipelines.errors import ConfigError
+from pipelines.near_names import instead_of
 from schemas.base import EARLIEST_US
 from schemas.engines import EngineConfig
 from twin.known.variants import CONFIG_FIELDS, with_fields
@@ -61,9 +62,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
         if not (name and equals and value):
             raise ConfigError(f"--set must be field=value such as kv_blocks=400, got {text!r}; correct it")
         if name not in CONFIG_FIELDS:
-            raise ConfigError(
-                f"--set {text}: {name!r} is no engine setting; expected one of {', '.join(CONFIG_FIELDS)}"
-            )
+            raise ConfigError(f"--set {text}: {name!r} is no engine setting; {instead_of(name, CONFIG_FIELDS)}")
         if name in found:
             raise ConfigError(f"--set names {name} twice; keep one")
         found[name] = value
@@ -98,7 +97,7 @@ def _engine(table: Any, number: int, path: Path, kv_blocks_of: KvBlocksOf | None
     known = (*CONFIG_FIELDS, *_GIVEN)
     unknown = sorted(set(table) - set(known))
     if unknown:
-        raise ConfigError(f"{where}: {unknown[0]} is an unknown field; expected one of {', '.join(known)}")
+        raise ConfigError(f"{where}: {unknown[0]} is an unknown field; {instead_of(unknown[0], known)}")
     computed = "kv_blocks" not in table and kv_blocks_of is not None
     fields = {"deployment": deployment, "at_us": EARLIEST_US, "engine": str(number)} | table
     fields |= {"record": "engine"} | ({"kv_blocks": 1} if computed else {})

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from pipelines.errors import ConfigError
+from pipelines.near_names import instead_of
 from twin.known.variants import CONFIG_FIELDS, FIELDS
 
 MOST_POINTS = 10_000
@@ -29,8 +30,7 @@ def parse_grid(texts: Iterable[str]) -> tuple[list[dict[str, Any]], list[float]]
         if not (equals and values):
             raise ConfigError(f"--grid must be field=value,value such as max_num_seqs=8,16, got {text!r}; correct it")
         if name not in (*FIELDS, TPOT_LIMIT):
-            known = ", ".join((TPOT_LIMIT, *FIELDS))
-            raise ConfigError(f"--grid {name} is an unknown field; expected one of {known}")
+            raise ConfigError(f"--grid {name} is an unknown field; {instead_of(name, (TPOT_LIMIT, *FIELDS))}")
         if name in axes:
             raise ConfigError(f"--grid names {name} twice; put its values into one, separated by commas")
         axes[name] = list(dict.fromkeys(_value(name, word.strip()) for word in values.split(",")))

@@ -40,8 +40,8 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FIELD=VALUE",
         help="a field of every engine, such as kv_blocks=400",
     )
-    costs = parser.add_argument_group("step costs (default: the recording's own steps)")
-    costs.add_argument("--costs-from", type=Path, metavar="DIR", help="learned from the steps of this recording")
+    costs = parser.add_argument_group("step costs (default: what the source itself teaches)")
+    costs.add_argument("--costs-from", type=Path, metavar="DIR", help="learned from this recording")
     costs.add_argument("--costs", type=Path, metavar="FILE", help="of a file, as --save-costs writes it")
     costs.add_argument(
         "--hardware", metavar="NAME|FILE", help=f"prior of a preset ({', '.join(PRESETS)}) or .toml file"
@@ -69,12 +69,13 @@ def read_inputs(args: argparse.Namespace, most_seqs: int = 0) -> Inputs:
         raise ConfigError(f"{source.name} does not tell how its engines are set; give --engine FILE")
     engines = changed_engines(engines, fields)
     largest = max(most_seqs, *(config.max_num_seqs for config in engines))
-    return Inputs(source, engines, costs or learned_costs(source, largest), own_costs=costs is None)
+    return Inputs(source, engines, costs or learned_costs(source, engines, largest), own_costs=costs is None)
 
 
 def _given_costs(args: argparse.Namespace, most_seqs: int) -> Costs | None:
     if args.costs_from is not None:
-        return learned_costs(read_source([args.costs_from]), most_seqs)
+        teacher = read_source([args.costs_from])
+        return learned_costs(teacher, teacher.engines, most_seqs)
     if args.costs is not None:
         return file_costs(args.costs)
     return None if args.hardware is None else hardware_costs(args.hardware, args.model)

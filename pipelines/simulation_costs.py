@@ -1,10 +1,10 @@
-"""Where the step costs of a simulation come from: a file, hardware and model, or the steps of a recording.
+"""Where the step costs of a simulation come from: a file, hardware and model, or what a recording teaches.
 
 Laws: exactly one origin; the costs of two equal configurations are equal; what cannot be had ends as one `ConfigError`
 before anything runs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,12 +16,15 @@ from pipelines.hardware_file import load_hardware
 from pipelines.model_file import read_graph
 from pipelines.traffic_source import TrafficSource
 from schemas.engines import EngineConfig
+from schemas.requests import RequestFinished
 from schemas.steps import Step
 from twin.cost.block import StepBlock
 from twin.cost.frozen import FrozenStepCost
+from twin.cost.model import StepCostModel
 from twin.cost.noise import StepNoise
 from twin.cost.prior import engine_graph, kv_capacity_tokens, operating_range, prior_step_cost
 from twin.cost.static import StaticCost, static_cost
+from twin.ends.effective_costs import EffectiveCosts
 from twin.engine.types import STEPS_PER_EPOCH, Noise
 from twin.graph.build import Parallelism
 from twin.graph.operators import OperatorGraph
@@ -30,6 +33,8 @@ from twin.known.effects import CostChange, Kind, class_shares, cost_changes, har
 
 SPEED_WINDOW_S = 5.0
 """How closely a recorded speed is followed: long against a step, short against a burst."""
+LONG_AFTER_US = 600_000_000
+"""So long after the last end nothing can be under way that would tell more."""
 FAR_BEYOND = 1.25
 """A batch so much larger than any recorded one is worth a word."""
 LEAST_TABLE = 64
@@ -84,17 +89,15 @@ class Costs:
 _LIMITS = ("kv_blocks", "max_num_seqs", "max_num_batched_tokens")
 
 
-def learned_costs(source: TrafficSource, most_seqs: int = 0) -> Costs:
-    """Static costs of every engine with steps. An engine unknown to the recording takes those of its first.
+def learned_costs(source: TrafficSource, engines: Sequence[EngineConfig], most_seqs: int = 0) -> Costs:
+    """Static costs of every engine of a source, from its steps, or where there are none from its finished requests.
 
-    `most_seqs` is the largest batch that will be asked for. Raises ConfigError if there are no steps.
+    `engines` are those of the source, or what it is to be taken for; one that taught nothing takes the costs of the
+    first. `most_seqs` is the largest batch that will be asked for. Raises ConfigError if nothing can be learned.
     """
     if not source.steps:
-        raise ConfigError(
-            f"{source.name} holds no steps to learn costs from;"
-            " give --costs-from RECORDING, --costs FILE, or --hardware and --model"
-        )
-    limits = {config.engine: config.max_num_seqs for config in source.engines}
+        return _costs_of_ends(source, engines, most_seqs)
+    limits = {config.engine: config.max_num_seqs for config in engines}
     found = {}
     for name, steps in source.steps.items():
         table = max(most_seqs, limits.get(name, 0), LEAST_TABLE)
@@ -109,6 +112,36 @@ def learned_costs(source: TrafficSource, most_seqs: int = 0) -> Costs:
         cost_of=lambda config: found.get(config.engine, first).cost,
         learned=found,
         steps=source.steps,
+    )
+
+
+def _costs_of_ends(source: TrafficSource, engines: Sequence[EngineConfig], most_seqs: int) -> Costs:
+    """Costs that explain when finished requests got their tokens; each engine's requests teach its own."""
+    by_engine: dict[str, list[RequestFinished]] = {}
+    for record in source.finished:
+        if record.timed and record.first_token_us is not None:
+            by_engine.setdefault(record.engine if len(engines) > 1 else "", []).append(record)
+    budget = max((config.max_num_batched_tokens for config in engines), default=0)
+    found = {}
+    for name, records in sorted(by_engine.items()):
+        teacher = EffectiveCosts()
+        for record in sorted(records, key=lambda record: record.at_us):
+            teacher.on_finished(record)
+        model, _ = teacher.learn(records[-1].at_us + LONG_AFTER_US, StepCostModel(), budget)
+        if model.steps:
+            found[name] = model
+    if not found or not budget:
+        raise ConfigError(
+            f"{source.name} holds neither steps nor finished requests with times to learn costs from;"
+            " give --costs-from RECORDING, --costs FILE, or --hardware and --model"
+        )
+    table = max(most_seqs, LEAST_TABLE, *(config.max_num_seqs for config in engines))
+    costs = {name: model.freeze(table) for name, model in found.items()}
+    first = next(iter(costs.values()))
+    count = sum(map(len, by_engine.values()))
+    return Costs(
+        about=f"learned from {count:,} finished requests of {source.name} alone (no steps: less exact)",
+        cost_of=lambda config: costs.get(config.engine, first),
     )
 
 

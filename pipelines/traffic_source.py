@@ -19,8 +19,8 @@ from twin.job import FrontendOverheads
 from twin.known.requests import KnownRequests, known_requests
 from twin.overheads import FrontendModel
 
-NOT_ROWS = ("not_a_record", "not_selected", "duplicate")
-"""Refusals that say nothing against a file: lines of a log, windows that were not asked for, a row told twice."""
+NOT_ROWS = ("not_a_record", "not_selected", "no_request", "duplicate")
+"""Refusals that say nothing against a file: lines of a log, other spans, windows not asked for, a row told twice."""
 TRACE = "trace"
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from pipelines.errors import ConfigError
 from pipelines.ingest.engine_metrics import engine_stats
-from pipelines.ingest.lines import read_lines
+from pipelines.ingest.lines import non_finite_field, read_lines
 from pipelines.ingest.prometheus import parse_scrape
 from pipelines.ingest.recording import Event, Level, batched_steps, event_of
 from schemas.engines import EngineConfig, Fingerprint
@@ -147,6 +147,8 @@ def _decode(data: bytes, kind: type[T], where: str) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if name := non_finite_field(data):
+            raise ConfigError(f"{where}: {name} is not a finite number; correct the line") from error
         raise ConfigError(f"{where}: {error}; expected the layout of a recorded vLLM") from error
 
 

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pipelines.errors import ConfigError
-from pipelines.ingest.lines import read_all, read_lines
+from pipelines.ingest.lines import non_finite_field, read_all, read_lines
 from schemas.codec import encode
 from schemas.engines import EngineConfig
 from schemas.requests import RequestAborted, RequestArrived, RequestFinished, RequestRecord, RequestRejected
@@ -307,7 +307,9 @@ def _read_own(path: Path) -> Iterator[Event]:
             try:
                 yield event_of(decoder.decode(line))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise ConfigError(f"{file} line {number}: {error}") from error
+                name = non_finite_field(line)
+                reason = f"{name} is not a finite number; correct the line" if name else str(error)
+                raise ConfigError(f"{file} line {number}: {reason}") from error
 
 
 def _gzip(data: bytes) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from pipelines.errors import ConfigError
-from pipelines.ingest.lines import read_all, read_lines
+from pipelines.ingest.lines import non_finite_field, read_all, read_lines
 from pipelines.ingest.recording import InputRecord
 from pipelines.ingest.times import RowError, Unit, zone_of
 from schemas.base import EARLIEST_US, LATEST_US
@@ -189,7 +189,10 @@ def _object(line: bytes) -> Any:
         value = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         found = schema_error("", line, error)
-        return RowError(found.where, found.reason, found.detail)
+        field_name = found.where or non_finite_field(line)
+        return RowError(
+            field_name, found.reason, "is not a finite number" if field_name and not found.where else found.detail
+        )
     return value if isinstance(value, dict) else RowError("", "bad_type", f"is a {type(value).__name__}, not an object")
 
 
