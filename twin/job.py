@@ -148,9 +148,9 @@ class SimulationJob:
 class HorizonResult:
     """Requests that arrived in (0, `horizon_s`], one entry per replication (R of them) unless said otherwise.
 
-    `latency_s` is float64[R, metrics, quantiles] in the order of `METRICS` and `QUANTILES`; `breached` is bool[R, slos],
-    the target's quantile over the limit. Success, goodput, latencies and preemptions are of members; throughput, tokens
-    and peaks are of the engines during the horizon, requests in flight at `as_of` included. Undefined is NaN.
+    `latency_s` is float64[R, metrics, quantiles] in the order of `METRICS` and `QUANTILES`. `breached`, bool[R, slos]:
+    the target's quantile is over its limit. Success, goodput, latencies and preemptions are of members; throughput,
+    tokens and peaks are of the engines during the horizon, requests in flight at `as_of` included. Undefined is NaN.
     """
 
     horizon_s: float
