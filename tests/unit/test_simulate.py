@@ -269,6 +269,7 @@ def test_balance_and_curves_cover_the_simulated_span() -> None:
         ({"coarse_replications": 9}, "coarse_replications"),
         ({"scenarios": (BASELINE, Scenario("baseline", rate_factor=2.0))}, "job.scenarios"),
         ({"grid_s": math.nan}, "job.grid_s"),
+        ({"grid_s": 21.0}, "shortest horizon"),
         ({"arrivals_beyond_s": -1.0}, "job.arrivals_beyond_s"),
     ],
 )
