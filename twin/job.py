@@ -117,7 +117,9 @@ class SimulationJob:
             if not least <= value <= 86_400.0:
                 raise ValueError(f"job.{setting} must be in [{least}, 86400] s, got {value}")
         if self.horizons_s[0] < self.grid_s:
-            raise ValueError(f"job.grid_s must be at most the shortest horizon {self.horizons_s[0]} s, got {self.grid_s}")
+            raise ValueError(
+                f"job.grid_s must be at most the shortest horizon {self.horizons_s[0]} s, got {self.grid_s}"
+            )
         if self.horizons_s[-1] > 86_400.0:
             raise ValueError(f"job.horizons_s must be at most 86400 s, got {self.horizons_s}; use the rate outlook")
 
