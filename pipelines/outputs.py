@@ -15,6 +15,8 @@ from twin.effects import Emit
 from twin.intake import Refusal
 
 Headers = tuple[tuple[str, bytes], ...]
+MADE_HEADER = "twincast_made_us"
+"""Processing time of an output, added where it is written: its value holds none."""
 
 
 @dataclass(frozen=True, slots=True)

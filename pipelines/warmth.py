@@ -25,10 +25,12 @@ def write_warm(path: Path, snapshot: Snapshot) -> None:
 
 
 def read_warm(path: Path) -> Snapshot:
-    """Read the file. Raises ConfigError where it is missing, damaged, or of another format."""
+    """Read the file. Raises ConfigError where it is missing, damaged, or of another program."""
     try:
         found: Snapshot = decode(STATE.name, gzip.decompress(path.read_bytes())).record
         Core(found.deployment, CoreSettings()).adopt(found)
-    except (OSError, EOFError, zlib.error, SchemaError, SnapshotError) as error:
-        raise ConfigError(f"warm file {path} cannot be used ({error}); make it anew with `twincast backtest DIR --save-state FILE`") from error
+    except (OSError, EOFError, zlib.error, SchemaError, SnapshotError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(
+            f"warm file {path} cannot be used ({error}); make it anew with `twincast backtest DIR --save-state FILE`"
+        ) from error
     return found

@@ -15,8 +15,8 @@ from rich.live import Live
 
 from pipelines.board import US_PER_S, Board, horizons_of, latency_of
 from pipelines.log import Log, LogRecord, TopicPartition
+from pipelines.outputs import MADE_HEADER
 from pipelines.screen import band, render, score_line
-from pipelines.worker import MADE_HEADER
 from schemas.alerts import Alert
 from schemas.forecasts import Forecast
 from schemas.scores import Score

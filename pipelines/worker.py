@@ -20,7 +20,7 @@ from pipelines.checkpoint import MAX_STATE_BYTES, read_checkpoint, with_position
 from pipelines.errors import ConfigError
 from pipelines.lanes import INPUT_NAMES, Lane
 from pipelines.log import Log, LogRecord, Producer, RecordRefusedError, TopicPartition
-from pipelines.outputs import Outgoing
+from pipelines.outputs import MADE_HEADER, Outgoing
 from pipelines.partitions import partition_of
 from pipelines.runtime import Incoming, Runtime, Todo
 from pipelines.workers import Simulators
@@ -35,8 +35,6 @@ AWAITED_SILENCE_S = 2.0
 """How long to wait for records that the end offset promises before taking them for a gap in the log."""
 TURN_RECORDS = 64
 """Records handled before other tasks get a turn."""
-MADE_HEADER = "twincast_made_us"
-"""Processing time of an output, in its headers: its value holds none."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

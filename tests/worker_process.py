@@ -47,11 +47,11 @@ def recording_of(seconds: float, deployment: str = "d", rate_per_s: float = 4.0)
 class Stage:
     """A fresh namespace of a log, and workers on it."""
 
-    def __init__(self, place: Place, directory: Path) -> None:
+    def __init__(self, place: Place, directory: Path, config_text: str = CONFIG) -> None:
         self.place = place
         self._directory = directory
         config = directory / "twincast.toml"
-        config.write_text(CONFIG)
+        config.write_text(config_text)
         environ = {key: text for key, text in os.environ.items() if not key.startswith("TWINCAST_")}
         self.environ = environ | {
             "TWINCAST_CONFIG": str(config),

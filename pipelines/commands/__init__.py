@@ -1,27 +1,35 @@
-"""The commands, in the order in which help lists them. Each file has NAME, `add_arguments` and `run`."""
+"""The commands, in the order in which help lists them. Each has a file with `add_arguments`, `run` and a docstring.
 
-from pipelines.commands import (
-    backtest_command,
-    broker_command,
-    demo_command,
-    doctor_command,
-    import_command,
-    simulate_command,
-    sweep_command,
-    topics_command,
-    up_command,
-    watch_command,
+A file is loaded when its command is called, since some load compilers and plotting that others do without.
+"""
+
+import ast
+from importlib import import_module, util
+from pathlib import Path
+from types import ModuleType
+
+NAMES = (
+    "demo",
+    "backtest",
+    "simulate",
+    "sweep",
+    "import",
+    "up",
+    "watch",
+    "topics",
+    "broker",
+    "doctor",
 )
 
-COMMANDS = (
-    demo_command,
-    backtest_command,
-    simulate_command,
-    sweep_command,
-    import_command,
-    up_command,
-    watch_command,
-    topics_command,
-    broker_command,
-    doctor_command,
-)
+
+def module_of(name: str) -> ModuleType:
+    """The file of a command, loaded."""
+    return import_module(f"pipelines.commands.{name}_command")
+
+
+def about(name: str) -> str:
+    """The first line of a command's docstring, without loading its file."""
+    spec = util.find_spec(f"pipelines.commands.{name}_command")
+    if spec is None or spec.origin is None:
+        return ""
+    return (ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or "").split("\n")[0]

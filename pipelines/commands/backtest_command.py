@@ -17,7 +17,6 @@ from pipelines.ingest.recording import Level, read_recording
 from pipelines.settings import Settings, parse_slo
 from pipelines.warmth import read_warm, write_warm
 
-NAME = "backtest"
 STEP_LEVELS = ("S2", "S3")
 
 

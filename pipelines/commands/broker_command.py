@@ -11,8 +11,6 @@ from pipelines.places import Place, noted, open_log
 from pipelines.provision import create
 from pipelines.settings import Settings
 
-NAME = "broker"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See `twincast broker --help`."""

@@ -9,7 +9,6 @@ from pipelines.demo import DEFAULT_SPEED, DemoOptions, demo
 from pipelines.samples import RAMP, WARM, sample
 from pipelines.settings import Settings, parse_slo
 
-NAME = "demo"
 DEFAULT_SLO = "ttft_s:0.95:0.5"
 
 

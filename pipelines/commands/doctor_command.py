@@ -20,7 +20,6 @@ from pipelines.settings import Settings
 from pipelines.standard_job import measure, warm_up
 from pipelines.warmth import read_warm
 
-NAME = "doctor"
 LIBRARIES = ("aiokafka", "faust-streaming", "msgspec", "numba", "numpy", "river", "simpy")
 SLOW_PER_S = 20_000.0
 MARKS = {True: "ok", False: "NO"}

@@ -19,7 +19,6 @@ from pipelines.progress import progress_bar
 from pipelines.settings import Settings
 from pipelines.whole_file import require_writable, write_whole
 
-NAME = "import"
 US_PER_S = 1_000_000
 
 

@@ -25,7 +25,6 @@ from twin.known.effects import KnownEffect, rank_effects
 from twin.known.requests import require_fit
 from twin.known.run import ROUTINGS, KnownEngine, KnownRun, Routing, run_known
 
-NAME = "simulate"
 CURVE_POINTS = 2000
 LEAST_GRID_S = 0.01
 

@@ -25,8 +25,6 @@ from twin.known.run import KnownEngine
 from twin.known.variants import Base, Variant, build
 from twin.sweep import LoadCurve, sweep
 
-NAME = "sweep"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See `twincast sweep --help`."""

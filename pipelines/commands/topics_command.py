@@ -10,8 +10,6 @@ from pipelines.places import find_place, open_log
 from pipelines.provision import check, create
 from pipelines.settings import Settings
 
-NAME = "topics"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See `twincast topics --help`."""

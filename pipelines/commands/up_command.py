@@ -16,8 +16,6 @@ from pipelines.service import StalledError, serve
 from pipelines.settings import Settings
 from pipelines.worker import Report
 
-NAME = "up"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See `twincast up --help`."""

@@ -10,8 +10,6 @@ from pipelines.places import Found, find_place, open_log
 from pipelines.settings import Settings
 from pipelines.watch import watch_json, watch_screen
 
-NAME = "watch"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See `twincast watch --help`."""
