@@ -5,7 +5,7 @@ SECONDS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo demo-vllm test check lint generate bench bench-full clean
+.PHONY: setup demo demo-vllm test check lint generate warm-snapshot bench bench-full clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -35,6 +35,11 @@ check: lint
 # Files made from the structs: JSON Schemas, AsyncAPI, the picture of the flow. A test keeps them equal.
 generate: setup
 	$(BIN)/python -m pipelines.contracts
+	$(BIN)/python -m pipelines.topology README.md
+
+# What a run over the steady recording has learned: the demo begins with it. Make it anew when the state changes.
+warm-snapshot: setup
+	$(BIN)/twincast backtest examples/recordings/steady --save-state examples/warm.json.gz
 
 bench: setup
 	for file in tests/bench/bench_*.py; do $(BIN)/python -m tests.bench.$$(basename $$file .py) || exit 1; done
