@@ -13,6 +13,7 @@ import numpy as np
 from pipelines.ingest.recording import Recording
 from pipelines.outputs import Outgoing
 from pipelines.playback import as_incoming, messages_of
+from pipelines.replays import causes, fidelity, replay_windows, starts_a_window
 from pipelines.runtime import Runtime, Todo
 from schemas.alerts import Alert
 from schemas.codec import decode
@@ -42,6 +43,7 @@ class Backtest:
     balance: dict[str, int]
     frozen: dict[str, list[tuple[int, FrozenStepCost]]] = field(default_factory=dict)
     outputs: list[Outgoing] = field(default_factory=list)
+    window_jobs: list[SimulationJob] = field(default_factory=list)
 
     def records(self, topic: str) -> list[Any]:
         """Output records of one topic, in order."""
@@ -88,6 +90,8 @@ def backtest(
     result = Backtest(recording, Core(recording.deployment, settings), {})
 
     def watched(job: SimulationJob) -> SimulationResult:
+        if starts_a_window(result.window_jobs, job):
+            result.window_jobs.append(job)
         if job.phase == "fine":
             for engine in job.engines:
                 result.frozen.setdefault(engine.name, []).append((job.as_of_us, engine.cost))
@@ -117,6 +121,7 @@ def report(result: Backtest) -> dict[str, Any]:
     """The account of a run as plain data; times are seconds from the recording's start."""
     core = result.core
     t0_us = result.recording.t0_us
+    replayed = replay_windows(result.recording, result.window_jobs, result.forecasts)
     return {
         "recording": result.recording.name,
         "records": {name: count for name, count in result.balance.items() if name != "held"},
@@ -124,6 +129,8 @@ def report(result: Backtest) -> dict[str, Any]:
         "refusal_reasons": dict(core.accounts.reasons),
         "level": core.state.input_level,
         "steps": step_errors(result),
+        "fidelity": fidelity(replayed, t0_us),
+        "causes": causes(replayed, t0_us),
         "forecasts_made": len(result.forecasts),
         "windows_scored": len(result.scores),
         "forecasts": core.ledger.rows(),

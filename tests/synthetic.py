@@ -65,7 +65,8 @@ def service(
             running.append(waiting.pop(0))
             rows.append(StepRow(running[-1].name, "first", running[-1].isl_tokens, 0))
         queued = sum(r.arrived_us <= now_us for r in waiting[:50])
-        steps.append(_step(len(steps), now_us, rows, queued))
+        ending = sum(r.generated_tokens + 1 == r.osl_tokens for r in running)
+        steps.append(_step(len(steps), now_us, rows, queued, ending))
         now_us += STEP_US
         for request in running:
             request.generated_tokens += 1
@@ -84,7 +85,7 @@ def at_us(record: EngineConfig | RequestRecord | StepBatch) -> int:
     return record.steps[-1].at_us if isinstance(record, StepBatch) else record.at_us
 
 
-def _step(number: int, start_us: int, rows: list[StepRow], waiting: int) -> Step:
+def _step(number: int, start_us: int, rows: list[StepRow], waiting: int, ending: int) -> Step:
     prefills = [row for row in rows if row.kind != "decode"]
     decodes = [row for row in rows if row.kind == "decode"]
     wobble_us = (number * 7_919) % 400
@@ -99,6 +100,7 @@ def _step(number: int, start_us: int, rows: list[StepRow], waiting: int) -> Step
         decode_context_tokens=sum(row.computed_tokens + 1 for row in decodes),
         waiting=waiting,
         running=len(rows),
+        finished_requests=ending,
         rows=tuple(rows),
     )
 

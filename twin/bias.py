@@ -35,6 +35,10 @@ class RoleSteps:
     observed_s: float
     predicted_s: float
 
+    def corrected(self, bias: "StepBias") -> "RoleSteps":
+        """The same steps against costs without factors, as `bias` would have had them."""
+        return replace(self, predicted_s=self.predicted_s * bias.factor(self.role))
+
 
 class StepBias:
     """Factors on step costs, one per role, from closed windows.

@@ -31,7 +31,7 @@ US_PER_S = 1_000_000
 SATURATED_RATIO = 0.8
 LEVELS: tuple[str | float, ...] = ("mean", *QUANTILES)
 _ENOUGH_STEPS = 20
-_IDLE_DURATIONS = 10.0
+_IDLE_DURATIONS = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

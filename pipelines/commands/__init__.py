@@ -11,6 +11,7 @@ from types import ModuleType
 NAMES = (
     "demo",
     "backtest",
+    "calibrate",
     "simulate",
     "sweep",
     "import",

@@ -7,7 +7,6 @@ Measured on a tiny model on one CPU core, eager mode.
 Run: python -m tests.bench.bench_fidelity
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,16 +15,13 @@ import numpy as np
 
 from pipelines.backtest import backtest
 from pipelines.ingest.recording import Recording, read_recording
-from schemas.requests import RequestFinished
-from schemas.steps import Step
+from pipelines.replays import WINDOW_S, replay_windows
 from tests.bench.forecast_runs import RECORDINGS, SETTINGS, names
 from twin.bias import StepBias
-from twin.closed_window import ClosedWindow, close_window, fidelity_rows
-from twin.job import SimulationJob, SimulationResult
-from twin.metrics import CLOSES_AFTER_S
+from twin.closed_window import ClosedWindow, fidelity_rows
+from twin.job import SimulationJob
 from twin.simulate import run
 
-WINDOW_S = 60.0
 BARS = {
     False: {("e2e_s", "mean"): 6, ("e2e_s", 0.95): 6, ("e2e_s", 0.99): 7, ("ttft_s", 0.5): 8, ("ttft_s", 0.95): 9,
             ("ttft_s", 0.99): 9, ("tpot_s", "mean"): 6},
@@ -70,22 +66,8 @@ def report(rows: Sequence[dict[str, Any]]) -> None:
 
 def windows_of(recording: Recording, factor: float = 1.0) -> list[ClosedWindow]:
     """Disjoint windows of a recording, each replayed once it closed; `factor` makes the costs wrong on purpose."""
-    jobs: list[SimulationJob] = []
-
-    def simulate(job: SimulationJob) -> SimulationResult:
-        if job.phase == "fine" and (not jobs or job.as_of_us >= jobs[-1].as_of_us + round(WINDOW_S * 1e6)):
-            jobs.append(_scaled(job, factor))
-        return run(job)
-
-    backtest(recording, SETTINGS, simulate=simulate)
-    finished = [record for record in recording.requests if isinstance(record, RequestFinished)]
-    steps: dict[str, list[Step]] = defaultdict(list)
-    for batch in recording.step_batches:
-        steps[batch.engine] += batch.steps
-    last_us = max(record.at_us for record in finished)
-    closed = [job for job in jobs if job.as_of_us + round((WINDOW_S + CLOSES_AFTER_S) * 1e6) <= last_us]
-    windows = [close_window(job, finished, steps, WINDOW_S) for job in closed]
-    return [window for window in windows if window is not None]
+    jobs = [_scaled(job, factor) for job in backtest(recording, SETTINGS, simulate=run).window_jobs]
+    return [each.window for each in replay_windows(recording, jobs)]
 
 
 def _scaled(job: SimulationJob, factor: float) -> SimulationJob:
@@ -99,9 +81,9 @@ def another_days_costs(windows: Sequence[ClosedWindow]) -> str:
     bias = StepBias()
     errors = []
     for window in windows[:3]:
-        corrected = [(row.observed_s, row.predicted_s * bias.factor(row.role), row) for row in window.role_steps]
-        errors.append(abs(sum(p for _, p, _ in corrected) / sum(o for o, _, _ in corrected) - 1.0))
-        bias.on_window(tuple(replace(row, predicted_s=predicted) for _, predicted, row in corrected))
+        rows = tuple(row.corrected(bias) for row in window.role_steps)
+        errors.append(abs(sum(row.predicted_s for row in rows) / sum(row.observed_s for row in rows) - 1.0))
+        bias.on_window(rows)
     return (
         f"another day's costs (x1.25): step time off by {errors[0]:.1%}, after one round {errors[1]:.1%}, "
         f"after two {errors[2]:.1%} (bar: 20-30 % to single digits)"
