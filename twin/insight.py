@@ -29,7 +29,7 @@ def run_with_insight(job: SimulationJob) -> SimulationResult:
 
 def insight(job: SimulationJob) -> Insight:
     """Ceiling, bottlenecks ranked by effect, and the response surface N-1 .. N+3."""
-    few = replace(job.at_phase("coarse"), coarse_replications=min(REPLICATIONS, job.fine_replications))
+    few = replace(job.at_phase("coarse"), coarse_replications=min(REPLICATIONS, job.fine_replications), share=(0, 1))
     found = effects(few, role_changes(), "class") + effects(few, resource_changes(), "resource")
     ranked = sorted((one for effect in found if (one := _bottleneck(effect))), key=lambda b: b.ttft_p95_change_ratio)
     return Insight(

@@ -77,7 +77,8 @@ class SimulationJob:
     Simulated arrivals go on for `arrivals_beyond_s` after the longest horizon, so that its last members meet company;
     a horizon's window closes `closes_after_s` after its end, and what is unfinished then is +inf.
     `routing` is a policy of `twin.engine.cluster`. `grid_s` is the interval of curves. `with_insight` asks a fine job
-    for the ceiling, the bottlenecks and the response surface too, which are further simulations.
+    for the ceiling, the bottlenecks and the response surface too, which are further simulations. `share` = (k, n) asks
+    for the k-th of n parts of the replications only, see `twin.split`.
     """
 
     deployment: str
@@ -98,6 +99,7 @@ class SimulationJob:
     arrivals_beyond_s: float = CLOSES_AFTER_S
     closes_after_s: float = CLOSES_AFTER_S
     with_insight: bool = False
+    share: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
         if not self.engines:
@@ -109,6 +111,9 @@ class SimulationJob:
                 "job needs 1 <= coarse_replications <= fine_replications, "
                 f"got {self.coarse_replications} and {self.fine_replications}"
             )
+        part, parts = self.share
+        if not 0 <= part < parts <= self.coarse_replications:
+            raise ValueError(f"job.share must be part k of n <= {self.coarse_replications}, got {self.share}")
         names = [scenario.name for scenario in self.scenarios]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"job.scenarios must have names, each once, got {names}")
@@ -125,8 +130,15 @@ class SimulationJob:
 
     @property
     def replications(self) -> int:
-        """How many of each scenario in this phase."""
-        return self.coarse_replications if self.phase == "coarse" else self.fine_replications
+        """How many of each scenario this job runs."""
+        return len(self.replication_numbers)
+
+    @property
+    def replication_numbers(self) -> range:
+        """Which replications of this phase this job runs."""
+        count = self.coarse_replications if self.phase == "coarse" else self.fine_replications
+        part, parts = self.share
+        return range(count * part // parts, count * (part + 1) // parts)
 
     @property
     def arrivals_span_s(self) -> float:

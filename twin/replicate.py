@@ -120,8 +120,8 @@ def _drawn(values_s: tuple[float, ...], subsystem: str, arrivals: Arrivals, stre
         return np.full(count, values_s[0] if values_s else 0.0)
     table = np.array(values_s)
     picked = [
-        streams.generator(subsystem, replication).integers(0, table.size, int(size))
-        for replication, size in enumerate(np.diff(arrivals.offsets))
+        streams.generator(subsystem, number).integers(0, table.size, int(size))
+        for number, size in enumerate(np.diff(arrivals.offsets), start=arrivals.first_replication)
     ]
     return table[np.concatenate(picked)]
 

@@ -25,7 +25,14 @@ def run(job: SimulationJob) -> SimulationResult:
     Raises ValueError if an engine's configuration, cost or state cannot work.
     """
     drawn = [
-        draw(job.traffic, job.streams, replications=job.replications, span_s=job.arrivals_span_s, scenario=scenario)
+        draw(
+            job.traffic,
+            job.streams,
+            replications=job.replications,
+            span_s=job.arrivals_span_s,
+            scenario=scenario,
+            first_replication=job.replication_numbers.start,
+        )
         for scenario in job.scenarios
     ]
     fronts = [frontend_of(arrivals, job.overheads, job.streams) for arrivals in drawn]
@@ -79,11 +86,11 @@ def _engine_jobs(
     """Scenario by scenario, replication by replication, engine by engine."""
     until_ps = round(job.span_s * PS_PER_S)
     grid = Grid(step_ps=round(job.grid_s * PS_PER_S), points=int(job.span_s / job.grid_s) + 1)
-    noises = [[noise_of(e.noise, job.streams, r, e.name) for e in job.engines] for r in range(job.replications)]
+    noises = [[noise_of(e.noise, job.streams, r, e.name) for e in job.engines] for r in job.replication_numbers]
     states = {
         flush: [
             [state_of(e, job.traffic.lengths, job.streams, r, flush) for e in job.engines]
-            for r in range(job.replications)
+            for r in job.replication_numbers
         ]
         for flush in {scenario.flush_cache for scenario in job.scenarios}
     }

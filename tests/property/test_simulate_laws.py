@@ -14,6 +14,7 @@ from twin.job import EngineSetup, FrontendOverheads, SimulationJob
 from twin.metrics import METRICS
 from twin.replicate import frontend_of, workload_of
 from twin.simulate import run
+from twin.split import joined, split
 from twin.traffic.draw import draw
 from twin.traffic.scenarios import BASELINE, BURST, CACHE_FLUSH, LONG_TAIL, Scenario
 
@@ -64,6 +65,23 @@ def test_coarse_is_a_prefix_of_fine_for_any_job(seed: int) -> None:
                     part = getattr(many, name)[: coarse.replications]
                     assert np.array_equal(getattr(few, name), part, equal_nan=name != "breached")
         assert np.array_equal(short.engine_busy_ratio, long.engine_busy_ratio[: coarse.replications])
+
+
+@settings(max_examples=15, deadline=None)
+@given(SEEDS, st.integers(1, 5))
+def test_shares_together_are_the_whole(seed: int, parts: int) -> None:
+    asked = replace(random_job(seed), coarse_replications=3)
+    shares = split(asked, parts)
+    assert len(shares) == min(parts, 3)
+    whole, together = run(asked), joined([run(share) for share in shares])
+    assert together.replications == whole.replications == 4
+    assert together.simulated_requests == whole.simulated_requests
+    for one, two in zip(whole.scenarios, together.scenarios, strict=True):
+        assert one.curves.kv_ratio.tobytes() == two.curves.kv_ratio.tobytes()
+        assert one.engine_busy_ratio.tobytes() == two.engine_busy_ratio.tobytes()
+        for few, many in zip(one.horizons, two.horizons, strict=True):
+            for name in few.__slots__:
+                assert np.array(getattr(few, name)).tobytes() == np.array(getattr(many, name)).tobytes()
 
 
 @settings(max_examples=25, deadline=None)

@@ -17,6 +17,7 @@ from twin.engine.types import CarriedRequest, EngineState
 from twin.job import EngineSetup, FrontendOverheads, SimulationResult
 from twin.replicate import frontend_of, most_tokens, noise_of, state_of
 from twin.simulate import run
+from twin.split import joined, split
 from twin.traffic.draw import draw
 from twin.traffic.forecast import RateForecast
 from twin.traffic.scenarios import BASELINE, BURST, CACHE_FLUSH, LONG_TAIL, Scenario
@@ -270,12 +271,25 @@ def test_balance_and_curves_cover_the_simulated_span() -> None:
         ({"scenarios": (BASELINE, Scenario("baseline", rate_factor=2.0))}, "job.scenarios"),
         ({"grid_s": math.nan}, "job.grid_s"),
         ({"grid_s": 21.0}, "shortest horizon"),
+        ({"share": (2, 2)}, "job.share"),
+        ({"share": (0, 3)}, "job.share"),
         ({"arrivals_beyond_s": -1.0}, "job.arrivals_beyond_s"),
     ],
 )
 def test_bad_jobs_are_named(fields: dict[str, object], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         job(**fields)
+
+
+def test_shares_of_different_jobs_do_not_join() -> None:
+    shares = split(job(with_insight=True), 2)
+    assert [share.with_insight for share in shares] == [True, False]
+    with pytest.raises(ValueError, match="not shares of one job"):
+        joined([run(shares[0]), run(replace(shares[1], tick=8))])
+    with pytest.raises(ValueError, match="no results"):
+        joined([])
+    with pytest.raises(ValueError, match="at least one part"):
+        split(job(), 0)
 
 
 def test_bad_overheads_and_times_are_named() -> None:

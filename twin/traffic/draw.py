@@ -24,9 +24,11 @@ MAX_TOKENS = 10_000_000
 class Arrivals:
     """Requests of R replications in order, flat: those of replication r are `offsets[r]:offsets[r + 1]` (int64[R + 1]).
 
-    `arrived_s` (float64[n]) rises within a replication, in (0, span]. Hashes as in `Workload`.
+    `arrived_s` (float64[n]) rises within a replication, in (0, span]. Hashes as in `Workload`. The first of them is
+    number `first_replication` of its forecast.
     """
 
+    first_replication: int
     offsets: IntArray
     arrived_s: FloatArray
     isl_tokens: IntArray
@@ -54,6 +56,7 @@ class Arrivals:
         flat = [value & (2**64 - 1) for hashes in block_hashes or () for value in hashes]
         zeros = np.zeros(count, np.int64)
         return cls(
+            first_replication=0,
             offsets=np.array([0, count], np.int64),
             arrived_s=arrived_s,
             isl_tokens=isl_tokens,
@@ -71,16 +74,29 @@ class Arrivals:
         return int(self.offsets.size) - 1
 
 
-def draw(plan: TrafficPlan, streams: Streams, *, replications: int, span_s: float, scenario: Scenario) -> Arrivals:
-    """`replications` futures of `span_s` seconds each. Raises ValueError unless both are > 0."""
+def draw(
+    plan: TrafficPlan,
+    streams: Streams,
+    *,
+    replications: int,
+    span_s: float,
+    scenario: Scenario,
+    first_replication: int = 0,
+) -> Arrivals:
+    """`replications` futures of `span_s` seconds each, from number `first_replication` on.
+
+    Raises ValueError unless there is at least one, of a span > 0.
+    """
     if replications < 1 or not 0.0 < span_s < float("inf"):
         raise ValueError(f"draw needs replications >= 1 and a finite span_s > 0, got {replications} and {span_s}")
-    picked = [_pick(plan, streams, replication, span_s, scenario) for replication in range(replications)]
+    numbers = range(first_replication, first_replication + replications)
+    picked = [_pick(plan, streams, number, span_s, scenario) for number in numbers]
     offsets = np.concatenate(([0], np.cumsum([each.source.size for each in picked]))).astype(np.int64)
     source = np.concatenate([each.source for each in picked])
-    isl, osl = _lengths(plan, streams, source, offsets, scenario)
+    isl, osl = _lengths(plan, streams, source, offsets, scenario, first_replication)
     hash_offsets, hash_values = _hashes(plan, picked, source, isl)
     return Arrivals(
+        first_replication=first_replication,
         offsets=offsets,
         arrived_s=np.concatenate([each.arrived_s for each in picked]),
         isl_tokens=isl,
@@ -154,21 +170,21 @@ def _path(
 
 
 def _lengths(
-    plan: TrafficPlan, streams: Streams, source: IntArray, offsets: IntArray, scenario: Scenario
+    plan: TrafficPlan, streams: Streams, source: IntArray, offsets: IntArray, scenario: Scenario, first: int
 ) -> tuple[IntArray, IntArray]:
     """Prompt and output lengths; unknown outputs are drawn given how far they got."""
     isl = plan.sources.isl_tokens[source]
     osl = plan.sources.osl_tokens[source]
     unknown = osl == UNKNOWN_TOKENS
     if unknown.any():
-        uniform = _uniform(streams, "output_lengths", offsets, unknown)
+        uniform = _uniform(streams, "output_lengths", first, offsets, unknown)
         osl[unknown] = plan.lengths.draw(plan.sources.generated_tokens[source[unknown]], uniform)
     for name, tokens, factor, long_ratio, long_factor in (
         ("long_prompts", isl, scenario.isl_factor, scenario.long_prompt_ratio, scenario.long_prompt_factor),
         ("long_outputs", osl, scenario.osl_factor, scenario.long_output_ratio, scenario.long_output_factor),
     ):
         if long_ratio > 0.0 and long_factor != 1.0:
-            chosen = _uniform(streams, name, offsets, None) < long_ratio
+            chosen = _uniform(streams, name, first, offsets, None) < long_ratio
             factors = np.where(chosen, factor * long_factor, factor)
             tokens[:] = np.clip(np.rint(tokens * factors), 1, MAX_TOKENS)
         elif factor != 1.0:
@@ -176,13 +192,13 @@ def _lengths(
     return isl, osl
 
 
-def _uniform(streams: Streams, subsystem: str, offsets: IntArray, where: BoolArray | None) -> FloatArray:
+def _uniform(streams: Streams, subsystem: str, first: int, offsets: IntArray, where: BoolArray | None) -> FloatArray:
     """Uniform numbers in [0, 1), for all requests or those `where`, each replication from its own stream."""
     parts = []
     for replication in range(offsets.size - 1):
         low, high = int(offsets[replication]), int(offsets[replication + 1])
         count = high - low if where is None else int(np.count_nonzero(where[low:high]))
-        parts.append(streams.generator(subsystem, replication).random(count))
+        parts.append(streams.generator(subsystem, first + replication).random(count))
     return np.concatenate(parts)
 
 
