@@ -51,8 +51,6 @@ def read_source(
     own = [record for record in records if record.deployment == chosen]
     told = [record for record in own if isinstance(record, RequestRecord)]
     name = ", ".join(path.name for path in paths)
-    if not told:
-        raise ConfigError(f"{name} holds no requests to simulate; give a recording or a trace of requests")
     engines = {record.engine: record for record in own if isinstance(record, EngineConfig)}
     try:
         requests = known_requests(told, min(_from_us(record) for record in own))
@@ -103,7 +101,9 @@ def _deployment(records: Iterable[InputRecord], wanted: str | None, paths: Seque
     found = sorted({record.deployment for record in records if isinstance(record, RequestRecord)})
     if wanted is not None and wanted in found:
         return wanted
-    names = ", ".join(found[:5]) or "none with requests"
+    if not found:
+        raise ConfigError(f"{', '.join(map(str, paths))} holds no requests to simulate; give a recording or a trace")
+    names = ", ".join(found[:5])
     if wanted is not None:
         raise ConfigError(f"{paths[0]} holds no deployment {wanted!r}, only {names}; name one of these")
     if len(found) != 1:

@@ -137,6 +137,7 @@ def _decode_steps(body: bytes, whole: SchemaError) -> Decoded:
 
 
 _NON_FINITE = re.compile(rb"[:\[,]\s*(-?Infinity|-?NaN|nan)\b")
+_NON_FINITE_FIELD = re.compile(rb'"([^"\\]{1,200})"\s*:\s*\[?\s*[-+]?(?:NaN|Infinity|nan)\b')
 _HUGE_EXPONENT = re.compile(rb"[:\[,]\s*-?\d+(\.\d+)?[eE]\+?\d{3,}")
 _INT_MAX = 2**63 - 1
 
@@ -144,8 +145,18 @@ _INT_MAX = 2**63 - 1
 def schema_error(topic_name: str, body: bytes, error: Exception) -> SchemaError:
     """What a decoding error of msgspec means: a stable reason, msgspec's words, and the path of the bad value."""
     text = str(error)
-    where = text.split(" - at `", 1)[1].rstrip("`") if " - at `" in text else ""
+    where = text.split(" - at `", 1)[1].rstrip("`") if " - at `" in text else non_finite_field(body)
     return SchemaError(_reason(body, text, where), text.split(" - at `")[0], topic_name, where)
+
+
+def non_finite_field(body: bytes) -> str:
+    """The first field of a JSON text whose value is NaN or infinite, which is no JSON; empty if there is none.
+
+    >>> non_finite_field(b'{"i": 1, "t_arr": NaN}')
+    't_arr'
+    """
+    found = _NON_FINITE_FIELD.search(body)
+    return found.group(1).decode(errors="replace") if found else ""
 
 
 def _reason(body: bytes, text: str, where: str) -> str:

@@ -16,9 +16,10 @@ from msgspec import Struct
 
 from pipelines.errors import ConfigError
 from pipelines.ingest.engine_metrics import engine_stats
-from pipelines.ingest.lines import non_finite_field, read_lines
+from pipelines.ingest.lines import read_lines
 from pipelines.ingest.prometheus import parse_scrape
 from pipelines.ingest.recording import Event, Level, batched_steps, event_of
+from schemas.codec import non_finite_field
 from schemas.engines import EngineConfig, Fingerprint
 from schemas.requests import RequestAborted, RequestArrived, RequestFinished, RequestRecord, RequestRejected
 from schemas.steps import RowKind, Step, StepBatch, StepRow

@@ -4,7 +4,6 @@ Law: every byte of the file is in exactly one line or in a line end; the last li
 """
 
 import gzip
-import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ from pipelines.errors import ConfigError
 BOM = b"\xef\xbb\xbf"
 GZIP_MAGIC = b"\x1f\x8b"
 MAX_LINE_BYTES = 64 * 1024 * 1024
-_NON_FINITE = re.compile(rb'"([^"\\\\]{1,200})"\s*:\s*\[?\s*[-+]?(?:NaN|Infinity|inf|nan)\b')
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -64,13 +62,3 @@ def read_all(path: Path) -> bytes:
         raise ConfigError(
             f"{path} cannot be read ({error.strerror or error}); check the path and its rights"
         ) from error
-
-
-def non_finite_field(line: bytes) -> str:
-    """The first field of a JSON object whose value is NaN or infinite, which is no JSON; empty if there is none.
-
-    >>> non_finite_field(b'{"i": 1, "t_arr": NaN}')
-    't_arr'
-    """
-    found = _NON_FINITE.search(line)
-    return found.group(1).decode(errors="replace") if found else ""

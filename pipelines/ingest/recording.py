@@ -20,8 +20,8 @@ import msgspec
 from msgspec.structs import replace
 
 from pipelines.errors import ConfigError
-from pipelines.ingest.lines import non_finite_field, read_all, read_lines
-from schemas.codec import encode
+from pipelines.ingest.lines import read_all, read_lines
+from schemas.codec import encode, non_finite_field
 from schemas.engines import EngineConfig
 from schemas.requests import RequestAborted, RequestArrived, RequestFinished, RequestRecord, RequestRejected
 from schemas.steps import EngineStats, Step, StepBatch, StepRecord

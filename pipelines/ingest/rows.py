@@ -7,6 +7,7 @@ cannot be read at all.
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 
 from pipelines.errors import ConfigError
-from pipelines.ingest.lines import non_finite_field, read_all, read_lines
+from pipelines.ingest.lines import read_all, read_lines
 from pipelines.ingest.recording import InputRecord
 from pipelines.ingest.times import RowError, Unit, zone_of
 from schemas.base import EARLIEST_US, LATEST_US
@@ -24,6 +25,7 @@ from schemas.codec import schema_error
 RELATIVE_T0_US = 1_704_067_200_000_000
 """2024-01-01: where sources that count from their own start are placed unless told otherwise."""
 Columns = Mapping[str, Any]
+_NOT_A_NUMBER = re.compile(r"(?<![\w\"])-?(?:NaN|Infinity)(?![\w\"])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +191,7 @@ def _object(line: bytes) -> Any:
         value = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         found = schema_error("", line, error)
-        field_name = found.where or non_finite_field(line)
-        return RowError(
-            field_name, found.reason, "is not a finite number" if field_name and not found.where else found.detail
-        )
+        return RowError(found.where, found.reason, found.detail)
     return value if isinstance(value, dict) else RowError("", "bad_type", f"is a {type(value).__name__}, not an object")
 
 
@@ -215,7 +214,8 @@ def _first_json(path: Path, lines: list[str]) -> Any:
     if not lines or lines[0].lstrip()[:1] not in ("{", "["):
         return None
     try:
-        return msgspec.json.decode(lines[0].encode())
+        # A number that is none must not hide what the file is: its row is refused later, by field.
+        return msgspec.json.decode(_NOT_A_NUMBER.sub("null", lines[0]).encode())
     except msgspec.DecodeError:
         pass
     try:

@@ -419,7 +419,7 @@ def test_settings_of_a_run_become_an_engine(tmp_path: Path) -> None:
         ("m.jsonl", MOONCAKE.replace("3000", "99999999999999999999"), "int_out_of_range", "timestamp"),
         ("m.jsonl", MOONCAKE.replace("[0, 1, 2]", "[0, true]"), "bad_type", "hash_ids"),
         ("m.jsonl", MOONCAKE + "{oops\n", "not_json", ""),
-        ("m.jsonl", MOONCAKE + '{"timestamp": NaN}\n', "non_finite", ""),
+        ("m.jsonl", MOONCAKE + '{"timestamp": NaN}\n', "non_finite", "timestamp"),
         ("m.jsonl", MOONCAKE + '{"timestamp": 1}\n', "missing_field", "input_length"),
         ("m.jsonl", MOONCAKE + "5\n", "bad_type", ""),
         ("r.jsonl", RAG.replace('"82"', '"soon"'), "bad_type", "timestamp"),

@@ -1,7 +1,8 @@
 """One set of step costs for a whole recording, and how far the machine's speed strayed from it. Knows no engine.
 
 For looking back: the future of every step is known. Live costs come from `twin.cost.model`.
-Law: over all steps that did work, the static cost adds up to the recorded step time, role by role.
+Law: over all steps that did work, the static cost adds up to the recorded step time, and so it does for each role
+with steps enough to tell.
 """
 
 from dataclasses import dataclass, replace

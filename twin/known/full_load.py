@@ -16,7 +16,6 @@ from twin.known.chips import ChipUse, chip_use
 from twin.known.requests import KnownRequests
 from twin.known.run import KnownEngine, KnownRun, run_known
 from twin.metrics import FloatArray, IntArray, latencies
-from twin.traffic.draw import Arrivals
 
 FILLING_SHARE = 0.1
 """So many of the requests end before the measuring begins: the batch is full and mixed by then."""
@@ -83,7 +82,8 @@ def repeated(requests: KnownRequests, times: int) -> KnownRequests:
         t0_us=requests.t0_us,
         ids=requests.ids * times,
         engine=requests.engine * times,
-        arrivals=Arrivals(
+        arrivals=replace(
+            old,
             offsets=np.array([0, n * times], np.int64),
             arrived_s=np.tile(old.arrived_s, times),
             isl_tokens=np.tile(old.isl_tokens, times),
@@ -92,7 +92,6 @@ def repeated(requests: KnownRequests, times: int) -> KnownRequests:
             traffic_class=np.tile(old.traffic_class, times),
             hash_offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
             hash_values=np.concatenate(rounds),
-            hash_block_tokens=old.hash_block_tokens,
         ),
         **{
             name: np.tile(getattr(requests, name), times)
