@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 from worker_process import Stage
@@ -40,11 +41,13 @@ def environment(tmp_path: Path, **own: str) -> dict[str, str]:
 
 
 @contextmanager
-def twincast(environ: dict[str, str], *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def twincast(
+    environ: dict[str, str], *arguments: str, stdout: int | IO[str] = subprocess.PIPE
+) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [sys.executable, "-m", "pipelines.cli", *arguments],
         env=environ,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
@@ -77,7 +80,7 @@ def none_left(tmp_path: Path, within_s: float = 5.0) -> list[str]:
 
 def account(text: str) -> dict[str, str]:
     """The lines of the account by their first words."""
-    return {line[:20].strip(): line[20:] for line in text.splitlines() if line[19:20] == " " and line[:1].islower()}
+    return {line[:20].strip(): line[20:] for line in text.splitlines() if line[19:20] == " " and line[:1].isalpha()}
 
 
 def test_on_the_embedded_log_it_ends_by_itself_with_an_account(tmp_path: Path) -> None:
@@ -143,13 +146,13 @@ def test_through_kafka_it_writes_what_a_backtest_writes_and_a_scheduler_sees_it_
     kafka_bootstrap: str, tmp_path: Path
 ) -> None:
     environ = environment(tmp_path, TWINCAST_BOOTSTRAP=kafka_bootstrap)
-    with twincast(environ, "demo", "--speed", "12") as process:
+    with twincast(environ, "demo", "--speed", "20") as process:
         place = noted_place(tmp_path, process)
         watch_environ = {name: text for name, text in environ.items() if name != "TWINCAST_BOOTSTRAP"}
-        with twincast(watch_environ, "watch", "--json") as watching:
+        with open(tmp_path / "seen", "w") as file, twincast(watch_environ, "watch", "--json", stdout=file) as watching:
             _, err = process.communicate(timeout=110)
             watching.send_signal(signal.SIGINT)
-            seen, _ = watching.communicate(timeout=20)
+            watching.communicate(timeout=20)
     assert process.returncode == 0, err
     assert place.namespace.startswith("demo-")
     stage = Stage(place, tmp_path, CONFIG)
@@ -163,7 +166,7 @@ def test_through_kafka_it_writes_what_a_backtest_writes_and_a_scheduler_sees_it_
     for topic in OUTPUTS:
         expected = [message.value for message in replay.outputs if message.topic == topic.name]
         assert [record.value for record in stage.records(topic.name)] == expected
-    shown = [json.loads(line) for line in seen.splitlines()]
+    shown = [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()]
     written = stage.records(FORECASTS.name)
     assert len(shown) >= len(written) - 4  # those made before the second terminal was there
     late_s = sorted((line["shown_us"] - line["made_us"]) / 1e6 for line in shown)
