@@ -30,6 +30,7 @@ def can_cruise(engine: "FastEngine") -> bool:
         and engine.timing.affine
         and not engine.expiring
         and engine.record.sampler is None
+        and engine.on_finish is None
     )
 
 
@@ -49,6 +50,7 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
     clock, steps, n, context, free = engine.clock, engine.steps, engine.decodes, engine.context, memory.free
     inbox, taken, busy, saturated = engine.inbox, engine.taken, engine.busy_ps, record.saturated_ps
     decode_work = work[DECODE]
+    outstanding, seat = engine.seat
     epoch_end, end_ps = steps, record.end_ps
     started: list[Request] = []
     while now < until:
@@ -199,7 +201,7 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
                     at = boundary + k * first + growth * (k * (k - 1) // 2)
                 queued[row] = at
                 waiting.append(rows.request(row))
-            taken = end
+            taken = engine.taken = end
         # Tokens of requests that started or went on prefilling, then of decodes that end here.
         if started:
             prefilling.clear()
@@ -213,6 +215,7 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
                     if request.generated == request.osl:
                         last_token[request.row] = now
                         del running[request.order]
+                        outstanding[seat] -= 1
                         free += request.held
                         if request.preemptions:
                             ledger.preemptions[request.row] = request.preemptions
@@ -243,6 +246,7 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
             free += -(-length // size)
             last_token[request.row] = now
             del running[request.order]
+            outstanding[seat] -= 1
             if request.preemptions:
                 ledger.preemptions[request.row] = request.preemptions
     engine.clock, engine.steps, engine.decodes, engine.context, memory.free = clock, steps, n, context, free

@@ -9,7 +9,7 @@ Law: requests, totals and samples are those of `plain`, to the picosecond.
 """
 
 from bisect import bisect_right, insort
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from heapq import heappop, heappush
 
 import simpy
@@ -18,14 +18,14 @@ from twin.cost.shape import StepShape
 from twin.engine.bell import Bell
 from twin.engine.cruise import can_cruise, cruise
 from twin.engine.flight import flight_ps, steps_to_reach
-from twin.engine.memory import BlockMemory, CountMemory
+from twin.engine.memory import BlockMemory, CountMemory, cached_blocks
 from twin.engine.prepare import Prepared
 from twin.engine.record import Ledger, Recorder, single_result
 from twin.engine.request import Request
 from twin.engine.scheduler import Barrier, Scheduled, VllmScheduler
 from twin.engine.timing import DECODE, MIXED, PREFILL, Timing
 from twin.engine.types import LATEST_PS, STEPS_PER_EPOCH, UNDEFINED_PS, EngineResult, Status
-from twin.engine.warm import Rows, warm_up
+from twin.engine.warm import Parts, Rows, Seat, warm_up
 
 Process = Generator[simpy.Event, object, None]
 
@@ -57,21 +57,19 @@ class FastEngine:
     over, so that any stretch of it is a slice). `context` sums the computed tokens of the `decodes` decoding requests.
     """
 
-    def __init__(
-        self, env: simpy.Environment, prepared: Prepared, ledger: Ledger | None = None, rows: Rows | None = None
-    ) -> None:
+    def __init__(self, env: simpy.Environment, prepared: Prepared, parts: Parts | None = None) -> None:
         config, table = prepared.config, prepared.table
         size, usable, caching = config.block_size_tokens, prepared.usable_blocks, config.enable_prefix_caching
+        self.on_finish: Callable[[int], None] | None = None
         self.env = env
         self.bell = Bell(env)
-        self.ledger = ledger or Ledger(table)
+        self.ledger, self.rows, self.seat = parts or (Ledger(table), Rows(table), Seat([0], 0))
         self.record = Recorder(self.ledger, prepared.grid)
         self.timing = Timing(prepared.cost, prepared.noise, config.max_num_seqs)
         self.counted = CountMemory(usable, size)
         self.memory = BlockMemory(usable, size, caching=True) if caching else self.counted
         self.scheduler = VllmScheduler(config, self.memory, prepared.watermark_blocks)
         self.routed = prepared.routed
-        self.rows = rows or Rows(table)
         # Who comes, and when; the last time stands for never.
         coming = slice(prepared.first_new, prepared.first_new if prepared.routed else prepared.offered)
         self.inbox = list(range(coming.start, coming.stop))
@@ -137,11 +135,15 @@ class FastEngine:
     @property
     def outstanding(self) -> int:
         """Requests sent here that have not left."""
-        return len(self.scheduler.running) + len(self.scheduler.waiting) + len(self.inbox) - self.taken
+        return self.seat.outstanding[self.seat.engine]
 
     def offer(self, row: int) -> None:
         """A router sends a request, now: who idles wakes, and a flight that it changes is cut short."""
         now = int(self.env.now)
+        if self.outstanding >= self.limit:
+            self.ledger.status[row] = Status.REJECTED
+            return
+        self.seat.outstanding[self.seat.engine] += 1
         self.inbox.append(row)
         self.arrivals[-1] = now
         self.arrivals.append(LATEST_PS)
@@ -152,6 +154,22 @@ class FastEngine:
             if steps < self.flight:
                 self.flight = steps
                 self.bell.bring_forward(self.start_ps + flight_ps(steps, self.first_ps, self.growth_ps) - now)
+
+    @property
+    def kv_used_blocks(self) -> int:
+        """KV blocks in use, those of steps that a flight has passed by now included."""
+        steps = (
+            steps_to_reach(int(self.env.now) - self.start_ps, self.first_ps, self.growth_ps) if self.flight > 1 else 1
+        )
+        return self.memory.total - self.memory.free + self._grown(min(steps, self.flight) - 1)
+
+    def cached_blocks(self, row: int) -> int:
+        """Leading prompt blocks of this request that the prefix cache holds."""
+        return cached_blocks(self.memory, self.rows.request(row))
+
+    def prompt_blocks(self, row: int) -> int:
+        """KV blocks of this request's prompt."""
+        return -(-self.rows.request(row).isl // self.size)
 
     def stop(self) -> None:
         """The run is over: note how far everything came."""
@@ -341,6 +359,8 @@ class FastEngine:
         for request in done:
             self.ledger.last[request.row] = now
             self._leave(request, Status.FINISHED)
+            if self.on_finish is not None:
+                self.on_finish(request.row)
         if self._share:
             share = (scheduled.request for scheduled in self._share)
             everyone = self.scheduler.running.values() if self._explicit else {*share, *self.prefilling}
@@ -384,9 +404,10 @@ class FastEngine:
     def _leave(self, request: Request, status: Status) -> None:
         if request.clock != UNDEFINED_PS:
             self._settle(request)
-            if status is Status.TIMED_OUT:
+            if status is Status.TIMED_OUT and self.steps > 0:
                 # The token of the step that just ended came too late.
                 request.generated -= 1
+        self.seat.outstanding[self.seat.engine] -= 1
         self.scheduler.drop(request)
         self.record.close(request, status)
 
@@ -436,19 +457,22 @@ class FastEngine:
 
     def _sample(self, now: int) -> None:
         """Samples of the flight that ends now; its blocks beyond the first step's are not taken yet."""
-        sampler, start, size = self.record.sampler, self.start_ps, self.size
+        sampler, start = self.record.sampler, self.start_ps
         waiting, running, used = self._counts()
-        place = (self.clock + 1) % size
         room = max(self.limit - running - waiting, 0)
         while sampler is not None and sampler.next_ps < now:
             spent = sampler.next_ps - start
             begun = steps_to_reach(spent + 1, self.first_ps, self.growth_ps) - 1
             boundary = start + flight_ps(begun, self.first_ps, self.growth_ps)
-            cycles, rest = divmod(begun, size)
-            grown = cycles * self.decodes + sum(self.phase[place : place + rest])
             came = bisect_right(self.arrivals, boundary, self.taken) - self.taken if begun else 0
             saturated = self.record.saturated_ps + (spent if waiting else 0)
-            sampler.put(waiting + min(came, room), running, used + grown, self.busy_ps + spent, saturated)
+            sampler.put(waiting + min(came, room), running, used + self._grown(begun), self.busy_ps + spent, saturated)
+
+    def _grown(self, steps: int) -> int:
+        """Blocks that the decodes need in so many steps after the flight's first one."""
+        cycles, rest = divmod(steps, self.size)
+        place = (self.clock + 1) % self.size
+        return cycles * self.decodes + sum(self.phase[place : place + rest])
 
     def _counts(self) -> tuple[int, int, int]:
         return len(self.scheduler.waiting), len(self.scheduler.running), self.memory.total - self.memory.free

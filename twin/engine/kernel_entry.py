@@ -23,6 +23,10 @@ from twin.engine.kernel_state import (
     B_REFERENCES,
     CACHED,
     COMPUTED,
+    D_CLOSES,
+    D_DUE,
+    D_OPENS,
+    D_OUTSTANDING,
     DEADLINE,
     DUE,
     END,
@@ -94,6 +98,7 @@ from twin.engine.kernel_state import (
     SHARE_SAMPLES,
     SHARES,
     SLOTS,
+    STARTED,
     STATUS,
     TAKEN,
     TOLD,
@@ -134,6 +139,7 @@ class Room(NamedTuple):
     stack: Int64Array
     late: Int64Array
     finish: Int64Array
+    desk: Int64Array
 
 
 @compiled
@@ -264,22 +270,25 @@ def warm_up(
 
 
 @compiled
-def least_outstanding(s: Int64Array, engines: int, now: int, last: int) -> int:
+def least_outstanding(s: Int64Array, desk: Int64Array, engines: int, now: int, last: int) -> int:
     """The engine with the fewest requests that takes any now, ties going round from the last one chosen; or -1."""
     best, fewest = -1, NEVER
     for i in range(engines):
-        engine = (last + 1 + i) % engines
-        at = engine * SCALARS
-        if s[at + P_FROM] <= now < s[at + P_DRAIN]:
-            outstanding = s[at + RUNNING] + s[at + WAITING] + s[at + TOLD] - s[at + TAKEN]
-            if outstanding < fewest:
-                best, fewest = engine, outstanding
+        # From the one after the last one on, and then from the first.
+        engine = last + 1 + i
+        if engine >= engines:
+            engine -= engines
+        at = 4 * engine
+        if desk[at + D_OUTSTANDING] < fewest and desk[at + D_OPENS] <= now < desk[at + D_CLOSES]:
+            best, fewest = engine, desk[at + D_OUTSTANDING]
     return best
 
 
 @compiled
 def next_event(s: Int64Array, r: Int64Array, inbox: Int64Array) -> int:
-    """When this engine next does anything by itself."""
+    """When this engine next does anything by itself; it starts at 0, after the first arrivals of that instant."""
+    if not s[STARTED]:
+        return 0
     if s[LANDING] == NEVER and s[TAKEN] < s[TOLD] and s[NOW] < s[P_UNTIL]:
         return int(r[inbox[s[TAKEN]] + ARRIVAL])
     return int(s[LANDING])
@@ -300,9 +309,6 @@ def start_engine(
     all_stack: Int64Array,
     all_late: Int64Array,
     all_finish: Int64Array,
-    costs: Int64Array,
-    noise: Int64Array,
-    work: Int64Array,
     free_keys: Int64Array,
     params: Int64Array,
     engine: int,
@@ -321,7 +327,6 @@ def start_engine(
         r[row + ENGINE] = engine
         offer(s, r, inbox, row)
         row += R_FIELDS
-    begin(s, r, w, b, keys, by_key, table, phase, inbox, queue, stack, late, finish, costs, noise, work)
 
 
 @compiled
@@ -343,6 +348,7 @@ def advance_engine(
     noise: Int64Array,
     work: Int64Array,
     grid: Int64Array,
+    desk: Int64Array,
     engine: int,
     until: int,
 ) -> None:
@@ -350,8 +356,6 @@ def advance_engine(
     s = moved(all_s, engine * SCALARS)
     at = s[P_QUEUE_AT]
     inbox = moved(all_inbox, at)
-    if next_event(s, r, inbox) >= until:
-        return
     w, b, table, phase = (
         moved(all_w, s[P_W_AT]),
         moved(all_b, s[P_B_AT]),
@@ -361,6 +365,10 @@ def advance_engine(
     queue, stack, late = moved(all_queue, at), moved(all_stack, at), moved(all_late, at)
     finish = moved(all_finish, s[P_FINISH_AT])
     while next_event(s, r, inbox) < until:
+        if not s[STARTED]:
+            s[STARTED] = 1
+            begin(s, r, w, b, keys, by_key, table, phase, inbox, queue, stack, late, finish, costs, noise, work)
+            continue
         if s[LANDING] < NEVER:
             land(s, r, w, b, keys, by_key, table, phase, inbox, queue, stack, late, finish, work, grid)
         else:
@@ -368,21 +376,31 @@ def advance_engine(
             hold_samples(s, grid, s[NOW])
             take_arrivals(s, r, inbox, queue, stack, late)
         take_off(s, r, w, b, keys, by_key, table, phase, inbox, queue, stack, late, finish, costs, noise, work)
+    look(s, r, inbox, desk, engine)
 
 
 @compiled
-def route(s: Int64Array, r: Int64Array, inbox: Int64Array, engines: int, row: int, last: int) -> int:
+def look(s: Int64Array, r: Int64Array, inbox: Int64Array, desk: Int64Array, engine: int) -> None:
+    """Write down what the router asks of every engine for every request, where it is quick to read."""
+    desk[4 * engine + D_DUE] = next_event(s, r, inbox)
+    desk[4 * engine + D_OUTSTANDING] = s[RUNNING] + s[WAITING] + s[TOLD] - s[TAKEN]
+    desk[4 * engine + D_OPENS], desk[4 * engine + D_CLOSES] = s[P_FROM], s[P_DRAIN]
+
+
+@compiled
+def route(s: Int64Array, r: Int64Array, inbox: Int64Array, desk: Int64Array, engines: int, row: int, last: int) -> int:
     """Send a request to an engine, or refuse it; the engine that was chosen last."""
-    chosen = least_outstanding(s, engines, r[row + ARRIVAL], last)
+    chosen = least_outstanding(s, desk, engines, r[row + ARRIVAL], last)
     if chosen < 0:
         r[row + STATUS] = REJECTED
         return last
     mine = moved(s, chosen * SCALARS)
     r[row + ENGINE] = chosen
-    if mine[RUNNING] + mine[WAITING] + mine[TOLD] - mine[TAKEN] >= mine[P_LIMIT]:
+    if desk[4 * chosen + D_OUTSTANDING] >= mine[P_LIMIT]:
         r[row + STATUS] = REJECTED
     else:
         offer(mine, r, moved(inbox, mine[P_QUEUE_AT]), row)
+        look(mine, r, moved(inbox, mine[P_QUEUE_AT]), desk, chosen)
     return chosen
 
 
@@ -410,8 +428,9 @@ def _entry(version: int) -> Entry:
             return
         s, r, w, b, by_key = pointer(room.s), pointer(room.r), pointer(room.w), pointer(room.b), pointer(room.by_key)
         t, p, i, q = pointer(room.table), pointer(room.phase), pointer(room.inbox), pointer(room.queue)
-        st, la, f, k = pointer(room.stack), pointer(room.late), pointer(room.finish), pointer(keys)
-        c, n, k2, x, y = pointer(costs), pointer(noise), pointer(free_keys), pointer(work), pointer(grid)
+        st, la, f, d = pointer(room.stack), pointer(room.late), pointer(room.finish), pointer(room.desk)
+        c, n, k, k2 = pointer(costs), pointer(noise), pointer(keys), pointer(free_keys)
+        x, y = pointer(work), pointer(grid)
         arrival, isl, osl = pointer(columns.arrival), pointer(columns.isl), pointer(columns.osl)
         deadline, rank, known = pointer(columns.deadline), pointer(columns.rank), pointer(columns.known)
         keys_at, keys_count = pointer(columns.keys_at), pointer(columns.keys_count)
@@ -426,16 +445,19 @@ def _entry(version: int) -> Entry:
             own = end if alone else row
             for e in range(engines):
                 mine = moved(settings, e * PARAMS)
-                start_engine(s, r, w, b, k, by_key, t, p, i, q, st, la, f, c, n, x, k2, mine, e, row, own)
+                start_engine(s, r, w, b, k, by_key, t, p, i, q, st, la, f, k2, mine, e, row, own)
+                look(moved(s, e * SCALARS), r, moved(i, mine[P_QUEUE_AT]), d, e)
             row = own
             last = engines - 1
             while row < end:
+                now = r[row + ARRIVAL]
                 for e in range(engines):
-                    advance_engine(s, r, w, b, k, by_key, t, p, i, q, st, la, f, c, n, x, y, e, r[row + ARRIVAL])
-                last = route(s, r, i, engines, row, last)
+                    if d[4 * e + D_DUE] < now:
+                        advance_engine(s, r, w, b, k, by_key, t, p, i, q, st, la, f, c, n, x, y, d, e, now)
+                last = route(s, r, i, d, engines, row, last)
                 row += R_FIELDS
             for e in range(engines):
-                advance_engine(s, r, w, b, k, by_key, t, p, i, q, st, la, f, c, n, x, y, e, NEVER)
+                advance_engine(s, r, w, b, k, by_key, t, p, i, q, st, la, f, c, n, x, y, d, e, NEVER)
                 mine = moved(s, e * SCALARS)
                 stop(mine, r, moved(p, mine[P_PHASE_AT]), y)
                 totals[group[G_FIRST_ENGINE] + e, 0] = mine[END]

@@ -56,6 +56,7 @@ from twin.engine.kernel_state import (
     SHARES,
     START,
     STATUS,
+    STEPS,
     TAKEN,
     TIMED_OUT,
     TOLD,
@@ -151,7 +152,7 @@ def leave(
     """A running request ends."""
     if r[row + R_CLOCK] != UNDEFINED:
         settle(s, r, phase, row)
-        if status == TIMED_OUT:
+        if status == TIMED_OUT and s[STEPS] > 0:
             # The token of the step that just ended came too late.
             r[row + GENERATED] -= 1
     stop_running(s, r, row)

@@ -90,11 +90,6 @@ def _joined(parts: list[Int64Array]) -> Int64Array:
     return parts[0] if parts[0].flags.writeable else parts[0].copy()
 
 
-def _blocks(one: Prepared) -> Int64Array:
-    """Blocks that each request of the table may come to hold."""
-    return -(-(one.table.isl_tokens + one.table.osl_tokens - 1) // one.config.block_size_tokens)
-
-
 def _settings(one: Prepared, row: Int64Array) -> None:
     config = one.config
     row[k.P_CARRIED] = one.carried
@@ -115,7 +110,8 @@ def _settings(one: Prepared, row: Int64Array) -> None:
     row[k.P_LIMIT] = 2**62 if config.max_queued_requests is None else config.max_queued_requests
     row[k.P_EXPIRING] = one.table.expiring
     row[k.P_CACHED] = len(one.cached_keys)
-    row[k.P_MOST_BLOCKS] = _blocks(one).max(initial=0) if config.enable_prefix_caching else 0
+    if config.enable_prefix_caching:
+        row[k.P_MOST_BLOCKS] = min(one.usable_blocks, -(-one.table.most_tokens // config.block_size_tokens))
     row[k.P_DISTINCT_KEYS] = one.table.distinct_keys if config.enable_prefix_caching else 0
     row[k.P_FROM], row[k.P_DRAIN] = 0, LATEST_PS
     if one.grid is not None:
@@ -132,7 +128,10 @@ def _places(groups: Sequence[Group], params: Int64Array) -> tuple[Int64Array, Ro
         first, rows = group[0], group[0].table.rows
         mine = params[engine : engine + len(group)]
         caching = mine[:, k.P_CACHING]
-        private = int(_blocks(first).sum()) - len(first.table.keys) if caching.any() else 0
+        private = 0
+        if caching.any():
+            needed = -(-(first.table.isl_tokens + first.table.osl_tokens - 1) // first.config.block_size_tokens)
+            private = int(needed.sum()) - len(first.table.keys)
         g[k.G_FIRST_ENGINE], g[k.G_ENGINES], g[k.G_FIRST_ROW], g[k.G_ROWS] = engine, len(group), row, rows
         g[k.G_FIRST_NEW], g[k.G_OFFERED], g[k.G_PRIVATE_KEYS] = first.first_new, first.offered, private
         g[k.G_ROUTING] = k.LEAST_OUTSTANDING if first.routed else k.ALONE
@@ -159,7 +158,8 @@ def _places(groups: Sequence[Group], params: Int64Array) -> tuple[Int64Array, Ro
     table[:, k.G_KNOWN_AT] = np.cumsum(7 * table[:, k.G_FIRST_NEW]) - 7 * table[:, k.G_FIRST_NEW]
     params[:, k.P_WORK_AT] = np.arange(len(params)) * 3 * len(WORK_COLUMNS)
     s, r, w, b, blocks, phase, queue, finish, by_key = (int(n) for n in sizes[:9])
-    room = (s, r, w, b, by_key, blocks, phase, queue, queue, queue, queue, finish)
+    desk = 4 * max(len(group) for group in groups)
+    room = (s, r, w, b, by_key, blocks, phase, queue, queue, queue, queue, finish, desk)
     return table, Room(*(np.empty(n, np.int64) for n in room))
 
 
@@ -238,13 +238,18 @@ def _result(
     first_engine, first_new = int(settings[k.G_FIRST_ENGINE]), int(settings[k.G_FIRST_NEW])
     engine = columns[8, first_new:]
     results = []
+    by_engine, ends = columns[:8, first_new:], np.array([0, len(engine)])
+    if group[0].routed:
+        # Requests by engine, in order of arrival.
+        order = np.argsort(engine, kind="stable")
+        by_engine, ends = by_engine[:, order], np.searchsorted(engine[order], np.arange(len(group) + 1))
     for i, one in enumerate(group):
         at = first_engine + i
         timeline = None
         if one.grid is not None:
             first, points = int(params[at, k.P_SAMPLE_AT]), one.grid.points
             timeline = Timeline(one.grid.step_ps, *grid[first : first + 5 * points].reshape(5, points))
-        new = columns[:8, first_new:] if len(group) == 1 else columns[:8, first_new:][:, engine == i]
+        new = by_engine[:, ends[i] : ends[i + 1]]
         results.append(
             EngineResult(
                 requests=Outcomes(*new),

@@ -65,7 +65,7 @@ ALONE, LEAST_OUTSTANDING = range(2)
 CLOCK, STEPS, DECODES, CONTEXT, FREE, TAKEN, TOLD, BUSY, SATURATED, END = range(38, 48)
 RUNNING, RUN_HEAD, RUN_TAIL, ADMISSIONS, WAITING, QUEUE_HEAD, QUEUE_TAIL, STACK_TOP = range(48, 56)
 FINISH, PREFILLING, SHARES, FIRST_ADMITTED, SLOTS, BARRIER, LATE, SAMPLED = range(56, 64)
-SENTINEL, HITS, NOW, START, DUE, FLIGHT, FIRST_PS, GROWTH_PS, EXPLICIT, LANDING = range(65, 75)
+SENTINEL, HITS, NOW, START, DUE, FLIGHT, FIRST_PS, GROWTH_PS, EXPLICIT, LANDING, STARTED = range(65, 76)
 SCALARS = 76
 
 # One request. `ORDER` is -1 unless it runs; `R_CLOCK` is UNDEFINED unless it is among the sums; `FINISH_KEY` orders
@@ -84,6 +84,9 @@ W_FIELDS = 8
 # One named block.
 B_AFTER, B_BEFORE, B_REFERENCES, B_KEY, B_SAME_KEY_AFTER = range(5)
 B_FIELDS = 5
+
+# What a router asks of an engine: when it next does something, how many it has, from when until when it takes more.
+D_DUE, D_OUTSTANDING, D_OPENS, D_CLOSES = range(4)
 
 UNDEFINED = -(2**62)
 NEVER = 2**62

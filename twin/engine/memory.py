@@ -148,3 +148,8 @@ class BlockMemory:
 
     def park(self, keys: Sequence[int]) -> None:
         self._pool.park(keys)
+
+
+def cached_blocks(memory: Memory, request: Request) -> int:
+    """Leading prompt blocks that a request not here yet would find."""
+    return len(memory.hits(request, (request.isl - 1) // memory.block_size_tokens))

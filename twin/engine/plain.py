@@ -6,20 +6,21 @@ deadline passed leave, then the step's tokens exist, then the next step is sched
 """
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import simpy
 
 from twin.cost.shape import StepShape
 from twin.engine.bell import Bell
-from twin.engine.memory import BlockMemory
+from twin.engine.device import Use
+from twin.engine.memory import BlockMemory, cached_blocks
 from twin.engine.prepare import Prepared
 from twin.engine.record import Ledger, Recorder, single_result
 from twin.engine.request import Request
 from twin.engine.scheduler import Scheduled, Scheduler, VllmScheduler
 from twin.engine.timing import ROLE_INDEX, Timing
 from twin.engine.types import LATEST_PS, UNDEFINED_PS, EngineResult, Status
-from twin.engine.warm import Rows, warm_up
+from twin.engine.warm import Parts, Rows, Seat, warm_up
 
 Process = Generator[simpy.Event, object, None]
 
@@ -38,15 +39,18 @@ class PlainEngine:
     """The step loop: arrivals in, schedule, wait for the step, tokens out."""
 
     def __init__(
-        self, env: simpy.Environment, prepared: Prepared, ledger: Ledger | None = None, rows: Rows | None = None
+        self, env: simpy.Environment, prepared: Prepared, parts: Parts | None = None, use: Use | None = None
     ) -> None:
-        self.ledger = ledger or Ledger(prepared.table)
+        alone = (Ledger(prepared.table), Rows(prepared.table), Seat([0], 0))
+        self.ledger, self._rows, self._seat = parts or alone
         self.record = Recorder(self.ledger, prepared.grid)
+        self.on_finish: Callable[[int], None] | None = None
         self._env = env
+        self._use = use
+        self._gone = False
         self._bell = Bell(env)
         self._given = prepared
         self._timing = Timing(prepared.cost, prepared.noise, prepared.config.max_num_seqs)
-        self._rows = rows or Rows(prepared.table)
         coming = slice(prepared.first_new, prepared.first_new if prepared.routed else prepared.offered)
         self.inbox = list(range(coming.start, coming.stop))
         self._arrivals: list[int] = prepared.table.arrival_ps[coming].tolist()
@@ -64,8 +68,8 @@ class PlainEngine:
         # Integers all through; SimPy's type says int or float.
         return int(self._env.now)
 
-    def run(self) -> Process:
-        """The engine's process."""
+    def run(self, *, cruising: bool = False) -> Process:
+        """The engine's process; it never cruises."""
         chosen: deque[list[Scheduled]] = deque()
         if self._given.step_left_ps:
             rows = [Scheduled(r, 0, 0, True, r.placeholders > 0) for r in self.scheduler.running.values()]
@@ -76,7 +80,7 @@ class PlainEngine:
         else:
             self._take_arrivals()
             self._drop_expired()
-        while self._now < self._given.until_ps:
+        while self._now < self._given.until_ps and not self._gone:
             if self._present:
                 yield from self._step(chosen)
                 continue
@@ -93,13 +97,41 @@ class PlainEngine:
     @property
     def outstanding(self) -> int:
         """Requests sent here that have not left."""
-        return len(self._present) + len(self.inbox) - self._taken
+        return self._seat.outstanding[self._seat.engine]
 
     def offer(self, row: int) -> None:
         """A router sends a request, now."""
+        limit = self._given.config.max_queued_requests
+        if limit is not None and self.outstanding >= limit:
+            self.ledger.status[row] = Status.REJECTED
+            return
+        self._seat.outstanding[self._seat.engine] += 1
         self.inbox.append(row)
         self._arrivals.append(self._now)
         self._bell.ring()
+
+    @property
+    def kv_used_blocks(self) -> int:
+        """KV blocks in use."""
+        return self.scheduler.memory.total - self.scheduler.memory.free
+
+    def cached_blocks(self, row: int) -> int:
+        """Leading prompt blocks of this request that the prefix cache holds."""
+        return cached_blocks(self.scheduler.memory, self._rows.request(row))
+
+    def prompt_blocks(self, row: int) -> int:
+        """KV blocks of this request's prompt."""
+        return -(-self._rows.request(row).isl // self._given.config.block_size_tokens)
+
+    def vanish(self) -> list[int]:
+        """Disappear now, in the middle of a step; the requests that are lost."""
+        lost = [request.row for request in self._present] + self.inbox[self._taken :]
+        self._gone = True
+        self._present.clear()
+        self._taken = len(self.inbox)
+        self._seat.outstanding[self._seat.engine] = 0
+        self._bell.ring()
+        return lost
 
     def stop(self) -> None:
         """The run is over: note how far everything came."""
@@ -119,25 +151,33 @@ class PlainEngine:
             if tries < 0:
                 raise RuntimeError(f"nothing to schedule at {self._now} ps, {len(self._present)} requests present")
         rows = chosen.popleft()
-        duration_ps = self._account(rows)
-        yield from self._wait(duration_ps)
+        shape = shape_of(rows)
+        duration_ps = self._timing.duration_ps(self._steps, shape)
+        self._steps += 1
+        elapsed_ps = yield from self._wait(duration_ps)
+        self.record.add_work(ROLE_INDEX[shape.role], 1, shape, elapsed_ps)
         self._end_step(rows)
 
-    def _wait(self, duration_ps: int) -> Process:
+    def _wait(self, duration_ps: int) -> Generator[simpy.Event, object, int]:
         start, saturated = self._now, len(self.scheduler.waiting) > 0
         counts = self._counts()
         sampler = self.record.sampler
-        yield self._env.timeout(duration_ps)
+        if self._use is None:
+            yield self._env.timeout(duration_ps)
+        else:
+            yield from self._use(duration_ps)
+        duration_ps = self._now - start
         while sampler is not None and sampler.next_ps < self._now:
             spent = sampler.next_ps - start
             sampler.put(*counts, self._busy_ps + spent, self.record.saturated_ps + spent * saturated)
         self._busy_ps += duration_ps
         self.record.saturated_ps += duration_ps * saturated
+        return duration_ps
 
     def _counts(self) -> tuple[int, int, int]:
-        scheduler = self.scheduler
-        used = scheduler.memory.total - scheduler.memory.free
-        return len(scheduler.waiting), len(scheduler.running), used
+        if self._gone:
+            return 0, 0, 0
+        return len(self.scheduler.waiting), len(self.scheduler.running), self.kv_used_blocks
 
     def _hold(self, until_ps: int) -> None:
         if self.record.sampler is not None:
@@ -154,23 +194,10 @@ class PlainEngine:
             chosen.append(rows)
         return bool(rows)
 
-    def _account(self, rows: list[Scheduled]) -> int:
-        prefills = [r for r in rows if not r.decode]
-        decodes = [r for r in rows if r.decode]
-        shape = StepShape(
-            prefill_requests=len(prefills),
-            prefill_tokens=sum(r.tokens for r in prefills),
-            prefill_attention_pairs=sum(r.tokens * r.before + r.tokens * (r.tokens + 1) // 2 for r in prefills),
-            decode_requests=len(decodes),
-            decode_context_tokens=sum(r.before + 1 for r in decodes),
-        )
-        duration_ps = self._timing.duration_ps(self._steps, shape)
-        self._steps += 1
-        self.record.add_work(ROLE_INDEX[shape.role], 1, shape, duration_ps)
-        return duration_ps
-
     def _end_step(self, rows: list[Scheduled]) -> None:
         ledger, now = self.ledger, self._now
+        if self._gone:
+            return
         self.record.end_ps = now
         self._take_arrivals()
         self._drop_expired()
@@ -185,6 +212,8 @@ class PlainEngine:
             if request.generated == request.osl:
                 ledger.last[request.row] = now
                 self._leave(request, Status.FINISHED)
+                if self.on_finish is not None:
+                    self.on_finish(request.row)
 
     def _take_arrivals(self) -> None:
         now, limit = self._now, self._given.config.max_queued_requests
@@ -209,5 +238,19 @@ class PlainEngine:
 
     def _leave(self, request: Request, status: Status) -> None:
         self.record.close(request, status)
+        self._seat.outstanding[self._seat.engine] -= 1
         self._present.remove(request)
         self.scheduler.drop(request)
+
+
+def shape_of(rows: list[Scheduled]) -> StepShape:
+    """The counts of a step with these shares."""
+    prefills = [row for row in rows if not row.decode]
+    decodes = [row for row in rows if row.decode]
+    return StepShape(
+        prefill_requests=len(prefills),
+        prefill_tokens=sum(row.tokens for row in prefills),
+        prefill_attention_pairs=sum(r.tokens * r.before + r.tokens * (r.tokens + 1) // 2 for r in prefills),
+        decode_requests=len(decodes),
+        decode_context_tokens=sum(row.before + 1 for row in decodes),
+    )

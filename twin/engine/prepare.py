@@ -21,7 +21,9 @@ class Table:
     """Requests of a run. Rows: each engine's carried running and then waiting requests, then the workload.
 
     `keys[key_offsets[i]:key_offsets[i + 1]]` are small numbers, equal where two requests share a full prompt block.
-    `rank` orders requests under the priority policy. `deadline_ps` is LATEST_PS where there is none.
+    `most_tokens` is the most that one request may have computed, `expiring` whether any client gives up.
+    `rank` orders requests under the priority policy. `deadline_ps` is LATEST_PS where there is none. `arrived_tokens`
+    counts prompt tokens whose KV comes with the request, from a prefill elsewhere.
     """
 
     arrival_ps: Int64Array
@@ -39,16 +41,14 @@ class Table:
     keys: Int64Array
     distinct_keys: int
     carried: int
+    most_tokens: int
+    expiring: bool
+    arrived_tokens: Int64Array | None = None
 
     @property
     def rows(self) -> int:
         """Carried and new."""
         return len(self.arrival_ps)
-
-    @property
-    def expiring(self) -> bool:
-        """Whether any client gives up."""
-        return bool((self.deadline_ps < LATEST_PS).any())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,10 +90,11 @@ def prepare_many(jobs: Sequence[Job], load: Workload, until_ps: int | None, *, r
     offered = table.rows
     if until_ps is not None:
         offered = table.carried + int(np.searchsorted(load.arrival_ps, until_ps))
+    newest = _longest("request ", load.isl_tokens, load.osl_tokens)
     engines = []
     for i, (job, state) in enumerate(zip(jobs, states, strict=True)):
         config = job.config
-        usable = _check_engine(job, table, sum(counts[:i]))
+        usable = _check_engine(job, table, sum(counts[:i]), newest)
         engines.append(
             Prepared(
                 config=config,
@@ -134,11 +135,16 @@ def _table(jobs: Sequence[Job], load: Workload) -> tuple[Table, list[Int64Array]
     runs = [i < len(job.state.running) for job in jobs for i in range(len(job.state.running + job.state.waiting))]
     unknown = np.flatnonzero(np.array(runs, bool) & (scheduled[: len(rows)] == -LATEST_PS))
     scheduled[unknown] = arrival[unknown]
+    osl = _joined(rows, "osl_tokens", load.osl_tokens)
+    expiring = bool(timeout.any())
+    deadline = np.full(len(arrival), LATEST_PS)
+    if expiring:
+        deadline = np.where(timeout > 0, np.minimum(arrival + np.maximum(timeout, 1), LATEST_PS), LATEST_PS)
     table = Table(
         arrival_ps=arrival,
-        deadline_ps=np.where(timeout > 0, np.minimum(arrival + np.maximum(timeout, 1), LATEST_PS), LATEST_PS),
+        deadline_ps=deadline,
         isl_tokens=isl,
-        osl_tokens=_joined(rows, "osl_tokens", load.osl_tokens),
+        osl_tokens=osl,
         rank=rank,
         computed_tokens=_joined(rows, "computed_tokens", nothing),
         generated_tokens=_joined(rows, "generated_tokens", nothing),
@@ -150,6 +156,8 @@ def _table(jobs: Sequence[Job], load: Workload) -> tuple[Table, list[Int64Array]
         keys=keys,
         distinct_keys=distinct,
         carried=len(rows),
+        most_tokens=int((isl + osl).max(initial=1)) - 1,
+        expiring=expiring,
     )
     return table, cached
 
@@ -161,16 +169,33 @@ def _joined(rows: Sequence[CarriedRequest], name: str, rest: Int64Array) -> Int6
     return np.concatenate((np.array([-LATEST_PS if v is None else v for v in head], np.int64), rest))
 
 
-def _check_engine(job: Job, table: Table, first_carried: int) -> int:
+@dataclass(frozen=True, slots=True)
+class _Longest:
+    """The request with the most tokens: its name in errors, and how many."""
+
+    who: str
+    isl: int
+    osl: int
+    most_osl: int
+
+
+def _longest(who: str, isl: Int64Array, osl: Int64Array) -> _Longest | None:
+    if not len(isl):
+        return None
+    i = int(np.argmax(isl + osl))
+    return _Longest(f"{who}{i}", int(isl[i]), int(osl[i]), int(osl.max()))
+
+
+def _check_engine(job: Job, table: Table, first_carried: int, newest: _Longest | None) -> int:
     """Usable blocks of an engine that can do all it may be asked to."""
     config, state = job.config, job.state
     usable = _check_config(config)
     _check_cost(job.cost)
-    new = np.arange(table.carried, table.rows)
-    own = np.arange(first_carried, first_carried + len(state.running) + len(state.waiting))
-    mine = np.concatenate((own, new))
-    _check_lengths(config, usable, len(own), table.isl_tokens[mine], table.osl_tokens[mine])
-    _check_span(job, usable, table.isl_tokens[mine], table.osl_tokens[mine])
+    own = slice(first_carried, first_carried + len(state.running) + len(state.waiting))
+    for longest in (_longest("carried request ", table.isl_tokens[own], table.osl_tokens[own]), newest):
+        if longest is not None:
+            _check_length(config, usable, longest)
+            _check_span(job, usable, longest)
     if len(state.running) > config.max_num_seqs:
         raise ValueError(f"state.running holds {len(state.running)} requests, max_num_seqs is {config.max_num_seqs}")
     return usable
@@ -207,47 +232,44 @@ def _check_cost(cost: StepCost) -> None:
             raise ValueError(f"a step cost coefficient of {largest} ps is over the limit of {MAX_COEFFICIENT_PS} ps")
 
 
-def _check_lengths(config: EngineConfig, usable: int, carried: int, isl: Int64Array, osl: Int64Array) -> None:
-    if not len(isl):
-        return
+def _check_length(config: EngineConfig, usable: int, longest: _Longest) -> None:
     # The last token is never computed, so it takes no slot.
-    longest = isl + osl - 1
-    i = int(np.argmax(longest))
-    who = f"request {i - carried}" if i >= carried else f"carried request {i}"
-    tokens = int(longest[i])
+    tokens = longest.isl + longest.osl - 1
     blocks = -(-tokens // config.block_size_tokens)
     if blocks > usable:
         raise ValueError(
-            f"{who} needs {blocks} KV blocks but engine {config.engine!r} has {usable};"
+            f"{longest.who} needs {blocks} KV blocks but engine {config.engine!r} has {usable};"
             " lower its isl_tokens or osl_tokens, or raise kv_blocks"
         )
     if config.max_model_len_tokens is not None and tokens + 1 > config.max_model_len_tokens:
-        raise ValueError(f"{who} has {tokens + 1} tokens, max_model_len_tokens is {config.max_model_len_tokens}")
+        raise ValueError(
+            f"{longest.who} has {tokens + 1} tokens, max_model_len_tokens is {config.max_model_len_tokens}"
+        )
     chunk = config.long_prefill_threshold_tokens or tokens
     if not config.enable_chunked_prefill and min(chunk, tokens) > config.max_num_batched_tokens:
         raise ValueError(
-            f"{who} has up to {tokens} tokens to compute at once, max_num_batched_tokens is"
+            f"{longest.who} has up to {tokens} tokens to compute at once, max_num_batched_tokens is"
             f" {config.max_num_batched_tokens} and chunked prefill is off; raise it or turn chunked prefill on"
         )
 
 
-def _check_span(job: Job, usable: int, isl: Int64Array, osl: Int64Array) -> None:
+def _check_span(job: Job, usable: int, longest: _Longest) -> None:
     """All decode steps of one request may be summed at once; the sum must stay within int64."""
-    if not isinstance(job.cost, FrozenStepCost) or not len(isl):
+    if not isinstance(job.cost, FrozenStepCost):
         return
-    config, longest = job.config, int((isl + osl).max())
+    config = job.config
     step_ps = max(
         role.decodes_ps(config.max_num_seqs)
         + role.prefill_request_ps * config.max_num_seqs
         + role.prefill_token_ps * config.max_num_batched_tokens
-        + role.prefill_attention_pair_ps * config.max_num_batched_tokens * longest
+        + role.prefill_attention_pair_ps * config.max_num_batched_tokens * (longest.isl + longest.osl)
         + role.decode_context_token_ps * usable * config.block_size_tokens
         for role in (job.cost.prefill, job.cost.decode, job.cost.mixed)
     )
-    if 4 * step_ps * int(osl.max()) > LATEST_PS:
+    if 4 * step_ps * longest.most_osl > LATEST_PS:
         raise ValueError(
-            f"engine {config.engine!r}: {int(osl.max())} steps of up to {step_ps / 1e12:.3g} s could last over 13 days;"
-            " lower osl_tokens or the step cost's coefficients"
+            f"engine {config.engine!r}: {longest.most_osl} steps of up to {step_ps / 1e12:.3g} s could last 13 days or"
+            " more; lower osl_tokens or the step cost's coefficients"
         )
 
 

@@ -14,7 +14,8 @@ class Request:
     `computed` counts tokens scheduled so far, those of a step in flight included; `known` is the prompt and what was
     generated. `placeholders` are tokens of steps in flight that will exist when these end. `held` counts its blocks;
     `blocks` names them where the engine tells blocks apart, and the first `registered` are in the prefix cache.
-    `order` numbers admissions (-1: not running). `clock` belongs to the engine that takes short cuts.
+    `order` numbers admissions (-1: not running). `clock` belongs to the engine that takes short cuts. The KV of the
+    first `arrived_tokens` comes with the request.
     """
 
     # Defaults live in the class: thousands are made a second, and most never need most of them.
@@ -29,6 +30,7 @@ class Request:
     ended = False
     order = -1
     clock = UNDEFINED_PS
+    arrived_tokens = 0
     blocks: list[int]
 
     def __init__(self, row: int, isl: int, osl: int, rank: int = 0, keys: list[int] | None = None) -> None:

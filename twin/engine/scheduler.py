@@ -130,7 +130,7 @@ class VllmScheduler:
             known = request.isl + request.generated
             # At least one token is computed, or there would be nothing to sample from.
             hits = memory.hits(request, (known - 1) // size) if self._caching else []
-            computed = len(hits) * size
+            computed = max(len(hits) * size, request.arrived_tokens)
             if defer and computed < known - 1:
                 return Barrier.HEAD_BLOCKED
             tokens = min(known - computed, self.chunk_tokens)
@@ -148,7 +148,7 @@ class VllmScheduler:
             memory.admit(request, hits, -(-(computed + tokens) // size))
             request.computed = computed
             if request.cached_tokens < 0:
-                request.cached_tokens = computed
+                request.cached_tokens = len(hits) * size
             # Full blocks are findable from scheduling on, so the next one admitted in this step may share them.
             memory.cache(request, computed + tokens)
             self._run(request)
@@ -222,6 +222,7 @@ class VllmScheduler:
         request.preemptions += 1
         self.memory.release(request, resumes=True)
         request.computed = 0
+        request.arrived_tokens = 0
         request.prefilling = True
         self.waiting.push_back(request)
 
