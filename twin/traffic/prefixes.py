@@ -11,8 +11,8 @@ import numpy as np
 
 from twin.metrics import IntArray
 
-MAX_KNOWN = 262_144
-MAX_HELD = 524_288
+MAX_KNOWN = 131_072
+MAX_HELD = 131_072
 _ALL_BITS = 2**64 - 1
 
 
