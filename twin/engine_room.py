@@ -100,10 +100,10 @@ class EngineRoom:
 
     def learn_ends(self, as_of_us: int) -> list[Taught]:
         """Learn from finished requests what has become certain since the last time."""
-        config = self.limits
-        if self.ends is None or config is None:
+        if self.ends is None:
             return []
-        self.model, taught = self.ends.learn(as_of_us, self.model, config.max_num_batched_tokens)
+        budget_tokens = None if self.config is None else self.config.max_num_batched_tokens
+        self.model, taught = self.ends.learn(as_of_us, self.model, budget_tokens)
         return taught
 
     @property

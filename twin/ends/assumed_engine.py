@@ -1,8 +1,10 @@
 """The configuration to assume of an engine that has not told its own. Guesses limits, never costs.
 
-What cannot be seen keeps vLLM's defaults for servers. A limit on sequences or on KV tokens is believed only once
-requests were seen to wait while the engine was as full as it ever was; until then twice the most seen, or the default,
-is assumed, so that a forecast does not invent a queue.
+What cannot be seen keeps vLLM's defaults for servers. The token budget of a step is that of a few under which likely
+steps are explained best; the default, unless another is clearly better. Limits on sequences and KV tokens are believed
+only once requests were seen to wait while steps computed no prompt, which an engine does for want of a place, not of
+time. Then the most that was ever in it is what it holds; until then twice that, or the default, so that a forecast
+does not invent a queue.
 Law: no limit assumed is below the most that was seen.
 
 References
@@ -10,6 +12,7 @@ References
 vLLM, vllm/config and docs "Engine arguments": max_num_seqs 256, max_num_batched_tokens 2048, block_size 16.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -20,10 +23,12 @@ from twin.metrics import FloatArray, IntArray
 
 MAX_NUM_SEQS = 256
 MAX_NUM_BATCHED_TOKENS = 2_048
+BUDGETS_TOKENS = (256, 512, 1_024, 2_048, 4_096, 8_192)
+CLEARLY_BETTER = 1.1
 BLOCK_SIZE_TOKENS = 16
 KV_TOKENS = 131_072
-FULL_RATIO = 0.85
-LEAST_QUEUE_S = 5.0
+LEAST_BLOCKED_S = 3.0
+LEAST_BLOCKED_RATIO = 0.01
 QUEUE_REQUESTS = 2
 HALF_LIFE_S = 1_800.0
 
@@ -34,32 +39,37 @@ class AssumedLimits:
     def __init__(self) -> None:
         self.most_seqs = 0
         self.most_tokens = 0
-        self._queue_s = 0.0
-        self._full_seqs_s = 0.0
-        self._full_tokens_s = 0.0
+        self.budget_tokens = MAX_NUM_BATCHED_TOKENS
+        self._seen_s = 0.0
+        self._blocked_s = 0.0
 
     def on_steps(self, shapes: FloatArray, waiting: IntArray, duration_s: FloatArray) -> None:
         """Take likely steps: shapes (K, 5), requests waiting (K,), seconds (K,)."""
         if not len(shapes):
             return
-        seqs = shapes[:, 0] + shapes[:, 3]
-        tokens = shapes[:, 1] + shapes[:, 4]
-        self.most_seqs = max(self.most_seqs, round(float(seqs.max())))
-        self.most_tokens = max(self.most_tokens, round(float(tokens.max())))
-        keep = 0.5 ** (float(duration_s.sum()) / HALF_LIFE_S)
-        queued_s = np.where(waiting >= QUEUE_REQUESTS, duration_s, 0.0)
-        self._queue_s = self._queue_s * keep + float(queued_s.sum())
-        full = seqs >= FULL_RATIO * self.most_seqs, tokens >= FULL_RATIO * self.most_tokens
-        self._full_seqs_s = self._full_seqs_s * keep + float(queued_s[full[0]].sum())
-        self._full_tokens_s = self._full_tokens_s * keep + float(queued_s[full[1]].sum())
+        self.most_seqs = max(self.most_seqs, round(float((shapes[:, 0] + shapes[:, 3]).max())))
+        self.most_tokens = max(self.most_tokens, round(float((shapes[:, 1] + shapes[:, 4]).max())))
+        blocked = (waiting >= QUEUE_REQUESTS) & (shapes[:, 1] == 0.0)
+        seen_s = float(duration_s.sum())
+        keep = 0.5 ** (seen_s / HALF_LIFE_S)
+        self._seen_s = self._seen_s * keep + seen_s
+        self._blocked_s = self._blocked_s * keep + float(np.where(blocked, duration_s, 0.0).sum())
+
+    def on_budgets(self, spread: Mapping[int, float]) -> None:
+        """Take how far likely steps stray from their costs under each of some token budgets; lower is better."""
+        enough = min(spread.values()) * CLEARLY_BETTER
+        near = [budget for budget, value in spread.items() if value <= enough]
+        self.budget_tokens = min(near, key=lambda budget: abs(math.log(budget / MAX_NUM_BATCHED_TOKENS)))
+
+    @property
+    def reached(self) -> bool:
+        """Whether requests were seen to wait for a place."""
+        return self._blocked_s >= max(LEAST_BLOCKED_S, LEAST_BLOCKED_RATIO * self._seen_s)
 
     def config(self, deployment: str, engine: str, at_us: int) -> EngineConfig:
         """The configuration to simulate with."""
-        queued = self._queue_s >= LEAST_QUEUE_S
-        seqs_bound = queued and self._full_seqs_s >= self._queue_s / 2
-        tokens_bound = queued and self._full_tokens_s >= self._queue_s / 2
-        seqs = self.most_seqs if seqs_bound else max(MAX_NUM_SEQS, 2 * self.most_seqs)
-        tokens = self.most_tokens if tokens_bound else max(KV_TOKENS, 2 * self.most_tokens)
+        seqs = self.most_seqs if self.reached else max(MAX_NUM_SEQS, 2 * self.most_seqs)
+        tokens = self.most_tokens if self.reached else max(KV_TOKENS, 2 * self.most_tokens)
         return EngineConfig(
             deployment=deployment,
             engine=engine or "0",
@@ -67,7 +77,7 @@ class AssumedLimits:
             block_size_tokens=BLOCK_SIZE_TOKENS,
             kv_blocks=-(-tokens // BLOCK_SIZE_TOKENS) + seqs + 1,
             max_num_seqs=max(seqs, 1),
-            max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+            max_num_batched_tokens=self.budget_tokens,
             emits_steps=False,
         )
 
@@ -75,7 +85,8 @@ class AssumedLimits:
         """Plain data."""
         return {
             "most": [self.most_seqs, self.most_tokens],
-            "seconds": [self._queue_s, self._full_seqs_s, self._full_tokens_s],
+            "budget_tokens": self.budget_tokens,
+            "seconds": [self._seen_s, self._blocked_s],
         }
 
     @classmethod
@@ -83,5 +94,6 @@ class AssumedLimits:
         """The limits of a snapshot."""
         limits = cls()
         limits.most_seqs, limits.most_tokens = data["most"]
-        limits._queue_s, limits._full_seqs_s, limits._full_tokens_s = data["seconds"]
+        limits.budget_tokens = data["budget_tokens"]
+        limits._seen_s, limits._blocked_s = data["seconds"]
         return limits

@@ -16,7 +16,7 @@ import numpy as np
 from schemas.requests import RequestFinished
 from twin.cost.block import FloatArray, StepBlock
 from twin.cost.model import Learned, StepCostModel
-from twin.ends.assumed_engine import AssumedLimits
+from twin.ends.assumed_engine import BUDGETS_TOKENS, AssumedLimits
 from twin.ends.finished_log import (
     ARRIVED,
     COMPUTED,
@@ -39,6 +39,8 @@ LEAST_REQUESTS = 8
 YOUNG_STEPS = 2_048
 PASSES = 12
 """Times a young history is gone over: by then the shares of prefill and decode no longer move."""
+TRIAL_PASSES = 3
+SPREAD_STEPS = 16
 JUMP_RATIO = 0.4
 """The level of likely steps wavers more within seconds than that of recorded ones: only a larger jump is one."""
 
@@ -72,8 +74,11 @@ class EffectiveCosts:
         if self.log.on_finished(event, cache_tokens) and self.done_us is None:
             self.done_us, self.deployment = event.arrived_us, event.deployment
 
-    def learn(self, as_of_us: int, model: StepCostModel, budget_tokens: int) -> tuple[StepCostModel, list[Taught]]:
-        """Learn what is known in full as of `as_of_us`; `budget_tokens` is the engine's token budget per step.
+    def learn(
+        self, as_of_us: int, model: StepCostModel, budget_tokens: int | None
+    ) -> tuple[StepCostModel, list[Taught]]:
+        """Learn what is known in full as of `as_of_us`; `budget_tokens` is the engine's token budget per step, None
+        where it has not told it.
 
         Returns the model that has learned it (a new one while the history is young) and what was learned for good.
         """
@@ -83,7 +88,7 @@ class EffectiveCosts:
         stretch = _Stretch(self.log.table(), self.done_us, complete_us, self.front.delay_s)
         if self.young:
             return self._learn_over(stretch, model, budget_tokens), []
-        found = stretch.known_steps(model, budget_tokens)
+        found = stretch.known_steps(model, budget_tokens or self.limits.budget_tokens)
         if found is None:
             return model, []
         steps, block = found
@@ -92,23 +97,25 @@ class EffectiveCosts:
         self._settle(stretch, steps, len(block))
         return model, [Taught(block, learned, steps.waiting[: len(block)])]
 
-    def _learn_over(self, stretch: "_Stretch", model: StepCostModel, budget_tokens: int) -> StepCostModel:
-        """Learn the whole history anew, each time with the shares that the time before has taught."""
+    def _learn_over(self, stretch: "_Stretch", model: StepCostModel, budget_tokens: int | None) -> StepCostModel:
+        """Learn the whole history anew."""
         if stretch.complete_requests < LEAST_REQUESTS:
             return model
-        for _ in range(PASSES):
-            found = stretch.known_steps(model, budget_tokens)
-            if found is None:
-                return model
-            steps, block = found
-            model = StepCostModel(model.prior, jump_ratio=JUMP_RATIO)
-            model.learn_block(block)
-        self.limits, self.front = AssumedLimits(), FrontDelay()
-        self._look_around(stretch, steps, block)
-        if model.steps >= YOUNG_STEPS:
+        limits = AssumedLimits()
+        found = _gone_over(stretch, model, budget_tokens or limits.budget_tokens, PASSES)
+        if found is None:
+            return model
+        grown_up = found.model.steps >= YOUNG_STEPS
+        if grown_up and budget_tokens is None:
+            tries = {budget: _gone_over(stretch, found.model, budget, TRIAL_PASSES) for budget in BUDGETS_TOKENS}
+            limits.on_budgets({budget: each.spread for budget, each in tries.items() if each is not None})
+            found = _gone_over(stretch, found.model, limits.budget_tokens, PASSES) or found
+        self.limits, self.front = limits, FrontDelay()
+        self._look_around(stretch, found.steps, found.block)
+        if grown_up:
             self.young = False
-            self._settle(stretch, steps, len(block))
-        return model
+            self._settle(stretch, found.steps, len(found.block))
+        return found.model
 
     def _look_around(self, stretch: "_Stretch", steps: LikelySteps, block: StepBlock) -> None:
         """Limits and the way to the engine, from the steps of the block."""
@@ -140,6 +147,43 @@ class EffectiveCosts:
         costs.front = FrontDelay.restore(data["front"])
         costs.deployment, costs.done_us = data["deployment"], data["done_us"]
         return costs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _GoneOver:
+    """What going over a stretch several times came to: the model, the steps it has learned, and how far the time of
+    `SPREAD_STEPS` consecutive ones strays from what was predicted (standard deviation of its log)."""
+
+    model: StepCostModel
+    steps: LikelySteps
+    block: StepBlock
+    spread: float
+
+
+def _gone_over(stretch: "_Stretch", model: StepCostModel, budget_tokens: int, passes: int) -> _GoneOver | None:
+    """Learn a stretch from the prior, time and again with the shares that the time before has taught."""
+    for _ in range(passes):
+        found = stretch.known_steps(model, budget_tokens)
+        if found is None:
+            return None
+        steps, block = found
+        model = StepCostModel(model.prior, jump_ratio=JUMP_RATIO)
+        learned = model.learn_block(block)
+    return _GoneOver(model, steps, block, _spread(block, learned))
+
+
+def _spread(block: StepBlock, learned: Learned) -> float:
+    """Over the second half: the first shows the prior more than the steps."""
+    known = np.flatnonzero(learned.accepted)
+    known = known[known.size // 2 :]
+    groups = known.size // SPREAD_STEPS
+    if groups < 2:
+        return 0.0
+    known = known[: groups * SPREAD_STEPS]
+    observed, predicted = (
+        values[known].reshape(groups, SPREAD_STEPS).sum(axis=1) for values in (block.duration_s, learned.predicted_s)
+    )
+    return float(np.std(np.log(observed / predicted)))
 
 
 class _Stretch:
