@@ -33,8 +33,8 @@ _REQUIRED = ("block_size_tokens", "kv_blocks", "max_num_seqs", "max_num_batched_
 
 def read_engines(
     path: Path, kv_blocks_of: KvBlocksOf | None = None, deployment: str = "file"
-) -> tuple[EngineConfig, ...]:
-    """The engines of a file. `kv_blocks_of` computes the blocks where the file leaves them out. Raises ConfigError."""
+) -> tuple[tuple[EngineConfig, ...], bool]:
+    """The engines of a file, and whether `kv_blocks_of` computed blocks that it leaves out. Raises ConfigError."""
     content = _content(path)
     tables = content if isinstance(content, list) else content.pop("engine", None)
     if not isinstance(tables, list):
@@ -47,7 +47,7 @@ def read_engines(
     names = [config.engine for config in found]
     if len(set(names)) < len(names):
         raise ConfigError(f"{path}: engine names must differ, got {', '.join(names)}; rename one")
-    return tuple(found)
+    return tuple(found), any(isinstance(table, dict) and "kv_blocks" not in table for table in tables)
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:

@@ -7,7 +7,9 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.engine_file import changed_engines, parse_settings, read_engines
+import msgspec
+
+from pipelines.engine_file import KvBlocksOf, changed_engines, parse_settings, read_engines
 from pipelines.errors import ConfigError
 from pipelines.ingest.registry import FORMATS
 from pipelines.simulation_costs import Costs, file_costs, hardware_costs, kv_blocks_of, learned_costs
@@ -18,12 +20,16 @@ from twin.hardware.presets import PRESETS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """All that a simulation is made of. `own_costs`: they were learned from the source itself."""
+    """All that a simulation is made of. `own_costs`: they were learned from the source itself.
+
+    `kv_blocks_of` is there if the engine file leaves the blocks to be computed: another setting may mean others.
+    """
 
     source: TrafficSource
     engines: tuple[EngineConfig, ...]
     costs: Costs
     own_costs: bool
+    kv_blocks_of: KvBlocksOf | None = None
 
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,14 +68,18 @@ def read_inputs(args: argparse.Namespace, most_seqs: int = 0) -> Inputs:
     source = read_source(
         args.source, format_name=args.format, deployment=args.deployment, skip_refused=args.skip_refused
     )
-    engines = source.engines
+    engines, blocks_of = source.engines, None
     if args.engine is not None:
-        engines = read_engines(args.engine, None if costs is None else kv_blocks_of(costs), source.deployment)
+        blocks_of = None if costs is None else kv_blocks_of(costs)
+        engines, computed = read_engines(args.engine, blocks_of, source.deployment)
+        blocks_of = blocks_of if computed and "kv_blocks" not in fields else None
     if not engines:
         raise ConfigError(f"{source.name} does not tell how its engines are set; give --engine FILE")
     engines = changed_engines(engines, fields)
+    if blocks_of is not None:
+        engines = tuple(msgspec.structs.replace(config, kv_blocks=blocks_of(config)) for config in engines)
     largest = max(most_seqs, *(config.max_num_seqs for config in engines))
-    return Inputs(source, engines, costs or learned_costs(source, engines, largest), own_costs=costs is None)
+    return Inputs(source, engines, costs or learned_costs(source, engines, largest), costs is None, blocks_of)
 
 
 def _given_costs(args: argparse.Namespace, most_seqs: int) -> Costs | None:

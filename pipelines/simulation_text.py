@@ -1,12 +1,15 @@
 """What `simulate` found, as tables for a person. Decides nothing."""
 
+from collections.abc import Iterator, Sequence
+
 from rich.console import Console
 from rich.table import Table
 
+from schemas.engines import EngineConfig
 from twin.known.comparison import Comparison, Pair
 from twin.known.effects import KnownEffect, RelativeChange
 
-PLAIN_WIDTH = 150
+PLAIN_WIDTH = 200
 _METRICS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 _COUNTS = {
     "preemptions": "preemptions",
@@ -22,6 +25,24 @@ def plain_console() -> Console:
     """Stdout: as wide as the terminal, or wide enough where it is none."""
     console = Console(highlight=False, soft_wrap=False)
     return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+
+
+def engine_lines(configs: Sequence[EngineConfig], routing: str) -> Iterator[str]:
+    """How engines are set, equal ones in one line, and how requests find them."""
+    names: dict[str, list[str]] = {}
+    for config in configs:
+        devices = config.tensor_parallel * config.pipeline_parallel
+        text = (
+            f"{config.max_num_seqs} sequences, {config.max_num_batched_tokens:,} tokens per step,"
+            f" {config.kv_blocks:,} KV blocks of {config.block_size_tokens}"
+            + (f", {devices} devices" if devices > 1 else "")
+            + (", prefix caching" if config.enable_prefix_caching else "")
+        )
+        names.setdefault(text, []).append(config.engine)
+    for text, same in names.items():
+        yield f"engine{'s' * (len(same) > 1)} {', '.join(same)}: {text}"
+    if len(configs) > 1:
+        yield f"routing: {routing.replace('_', ' ')}"
 
 
 def print_comparison(found: Comparison, console: Console) -> None:

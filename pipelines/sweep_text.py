@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from schemas.slos import SloTarget
-from twin.known.points import Judged, Point
+from twin.known.points import LOADS, Judged, Point
 from twin.known.variants import plain_value
 from twin.known.verdict import limit_sentences, limit_text, rank
 from twin.sweep import KEEPS_UP_RATIO, LoadCurve
@@ -134,8 +134,10 @@ def _cells(point: Point, names: Sequence[str], judged: bool) -> list[str]:
 
 def _met(point: Point) -> str:
     """Whether all limits are met, else at which load not."""
-    loads = list(dict.fromkeys(judged.load for judged in point.judged if not judged.met))
-    return "met" if not loads else f"falls out {' and '.join(loads)}"
+    loads = [load for load in LOADS if any(judged.load == load and not judged.met for judged in point.judged)]
+    if len(loads) == len(LOADS):
+        return "out"
+    return f"out {loads[0]}" if loads else "met"
 
 
 def _point_account(point: Point) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pipelines.progress import progress_bar
 from pipelines.settings import Settings
 from pipelines.simulation_arguments import Inputs, add_input_arguments, read_inputs
 from pipelines.simulation_rows import require_rows_file, rows_file
-from pipelines.simulation_text import plain_console, print_comparison, print_effects
+from pipelines.simulation_text import engine_lines, plain_console, print_comparison, print_effects
 from pipelines.whole_file import require_writable, write_whole
 from twin.cost.frozen import PS_PER_S
 from twin.engine.types import EngineChoice, Grid
@@ -99,6 +99,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         return 0
     console = plain_console()
     console.print(f"{inputs.source.name}: costs {inputs.costs.about}", soft_wrap=True)
+    for line in engine_lines(inputs.engines, routing):
+        console.print(line, soft_wrap=True)
     print_comparison(found, console)
     if effects:
         print_effects(effects, console)
@@ -141,7 +143,8 @@ def _effects(inputs: Inputs, engines: list[KnownEngine], routing: Routing) -> li
 
 
 def _notes(inputs: Inputs) -> tuple[str, ...]:
-    return (*inputs.source.notes, *(note for config in inputs.engines for note in inputs.costs.notes(config)))
+    notes = (*inputs.source.notes, *(note for config in inputs.engines for note in inputs.costs.notes(config)))
+    return tuple(dict.fromkeys(notes))
 
 
 def _write(

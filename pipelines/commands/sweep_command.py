@@ -124,7 +124,7 @@ def _most_seqs(asked: Sequence[dict[str, Any]]) -> int:
 
 def _variants(inputs: Inputs, asked: Sequence[dict[str, Any]]) -> list[Variant]:
     """Every point, checked before the first one runs."""
-    base = Base(inputs.engines, inputs.costs.cost_of, inputs.source.requests)
+    base = Base(inputs.engines, inputs.costs.cost_of, inputs.source.requests, inputs.kv_blocks_of)
     variants = []
     for settings in asked:
         try:

@@ -144,6 +144,7 @@ def test_a_trace_runs_on_hardware_that_nobody_has_run(files: Path, capsys: pytes
     assert "error" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_sample_of_a_real_ramp_is_met(tmp_path: Path) -> None:
     if not RAMP.exists():
         pytest.skip(f"no sample recording at {RAMP}")

@@ -91,3 +91,10 @@ def test_a_larger_batch_gives_more_throughput_and_slower_tokens() -> None:
 def test_more_prefix_hits_cost_less_prefill() -> None:
     cold, warm = (run_point(build(BASE, {"prefix_hit_ratio": ratio, "kv_blocks": "4000"})) for ratio in (0.0, 0.9))
     assert warm.prefill_chip_s_per_1000_tokens < 0.4 * cold.prefill_chip_s_per_1000_tokens
+
+
+def test_blocks_that_follow_from_the_rest_follow_a_change_of_it() -> None:
+    base = Base(BASE.configs, BASE.cost_of, BASE.requests, kv_blocks_of=lambda found: 500 * found.tensor_parallel)
+    assert build(base, {}).engines[0].config.kv_blocks == 500
+    assert build(base, {"tensor_parallel": "4"}).engines[0].config.kv_blocks == 2000
+    assert build(base, {"tensor_parallel": "4", "kv_blocks": "70"}).engines[0].config.kv_blocks == 70

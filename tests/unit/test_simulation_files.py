@@ -69,17 +69,19 @@ def test_a_bad_cost_file_is_refused_by_field(tmp_path: Path, text: str, said: st
 
 
 def test_an_engine_file_is_one_engine_or_several(tmp_path: Path) -> None:
-    one = read_engines(written(tmp_path / "one.toml", ENGINE + "kv_blocks = 100\n"))
+    one, computed = read_engines(written(tmp_path / "one.toml", ENGINE + "kv_blocks = 100\n"))
+    assert not computed
     assert [(found.engine, found.kv_blocks) for found in one] == [("0", 100)]
     tables = "".join(f"[[engine]]\nengine = '{name}'\nkv_blocks = 90\n{ENGINE}" for name in "ab")
-    assert [found.engine for found in read_engines(written(tmp_path / "two.toml", tables))] == ["a", "b"]
+    assert [found.engine for found in read_engines(written(tmp_path / "two.toml", tables))[0]] == ["a", "b"]
     as_json = json.dumps({"kv_blocks": 7, "block_size_tokens": 1, "max_num_seqs": 2, "max_num_batched_tokens": 3})
-    assert read_engines(written(tmp_path / "e.json", as_json))[0].kv_blocks == 7
+    assert read_engines(written(tmp_path / "e.json", as_json))[0][0].kv_blocks == 7
 
 
 def test_blocks_are_computed_where_that_can_be_done_and_asked_for_elsewhere(tmp_path: Path) -> None:
     path = written(tmp_path / "e.toml", ENGINE)
-    assert read_engines(path, lambda found: found.block_size_tokens * 10)[0].kv_blocks == 160
+    engines, computed = read_engines(path, lambda found: found.block_size_tokens * 10)
+    assert (engines[0].kv_blocks, computed) == (160, True)
     with pytest.raises(ConfigError, match=r"kv_blocks is missing .*--hardware"):
         read_engines(path)
 

@@ -33,11 +33,15 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Where variants start from: configurations, the costs that belong to one, and the requests."""
+    """Where variants start from: configurations, the costs that belong to one, and the requests.
+
+    `kv_blocks_of` computes the blocks of a configuration, where they follow from the rest of it.
+    """
 
     configs: tuple[EngineConfig, ...]
     cost_of: CostOf
     requests: KnownRequests
+    kv_blocks_of: Callable[[EngineConfig], int] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +67,8 @@ def build(base: Base, settings: Settings) -> Variant:
         _require_known(name, value)
     fields = {name: value for name, value in settings.items() if name in CONFIG_FIELDS}
     configs = [with_fields(config, fields) for config in base.configs]
+    if base.kv_blocks_of is not None and "kv_blocks" not in settings:
+        configs = [msgspec.structs.replace(config, kv_blocks=base.kv_blocks_of(config)) for config in configs]
     if "engines" in settings:
         configs = _numbered(configs, settings["engines"])
     if "prefix_hit_ratio" in settings:
