@@ -16,6 +16,7 @@ from schemas.slos import Metric, SloTarget
 from twin.cost.frozen import FrozenStepCost
 from twin.cost.noise import StepNoise
 from twin.ends.presence import Presence
+from twin.engine.cluster_types import KvLink
 from twin.engine.types import EngineName, EngineState
 from twin.metrics import CLOSES_AFTER_S, METRICS, QUANTILES, BoolArray, FloatArray, IntArray
 from twin.traffic.plan import TrafficPlan
@@ -32,7 +33,8 @@ class EngineSetup:
     Where nobody tells who is in the engine, `presence` is given, and each replication draws its state from it.
 
     It takes new requests from `available_from_s` (an engine that is starting) to `available_until_s` (one that will
-    drain; 0: it drains already), seconds from `as_of`.
+    drain; 0: it drains already), and is lost at `gone_at_s`, seconds from `as_of`. Engines with the same `device` (not
+    empty) slow each other down by `sharing_ratio`. `weight` is for weighted routing.
     """
 
     name: str
@@ -43,13 +45,19 @@ class EngineSetup:
     available_from_s: float = 0.0
     available_until_s: float = math.inf
     presence: Presence | None = None
+    gone_at_s: float = math.inf
+    device: str = ""
+    sharing_ratio: float = 1.0
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.available_from_s <= self.available_until_s:
-            raise ValueError(
-                f"engine {self.name!r} must have 0 <= available_from_s <= available_until_s, "
-                f"got {self.available_from_s} and {self.available_until_s}"
-            )
+        for name in ("available_until_s", "gone_at_s"):
+            end_s = getattr(self, name)
+            if not 0.0 <= self.available_from_s <= end_s:
+                raise ValueError(
+                    f"engine {self.name!r} must have 0 <= available_from_s <= {name}, "
+                    f"got {self.available_from_s} and {end_s}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +83,10 @@ class SimulationJob:
     """One forecast to compute.
 
     Simulated arrivals go on for `arrivals_beyond_s` after the longest horizon, so that its last members meet company;
-    a horizon's window closes `closes_after_s` after its end, and what is unfinished then is +inf.
-    `routing` is a policy of `twin.engine.cluster`. `grid_s` is the interval of curves. `with_insight` asks a fine job
-    for the ceiling, the bottlenecks and the response surface too, which are further simulations. `share` = (k, n) asks
-    for the k-th of n parts of the replications only, see `twin.split`.
+    a horizon's window closes `closes_after_s` after its end, and what is unfinished then is +inf. `routing` is a policy
+    of `twin.engine.routing`; `link` joins prefill and decode engines. `grid_s` is the interval of curves.
+    `with_insight` asks a fine job for the ceiling, the bottlenecks and the response surface too, which are further
+    simulations. `share` = (k, n) asks for the k-th of n parts of the replications only, see `twin.split`.
     """
 
     deployment: str
@@ -89,6 +97,7 @@ class SimulationJob:
     traffic: TrafficPlan
     root_seed: int
     routing: str = "least_outstanding"
+    link: KvLink | None = None
     overheads: FrontendOverheads = FrontendOverheads()
     slos: tuple[SloTarget, ...] = ()
     horizons_s: tuple[float, ...] = DEFAULT_HORIZONS_S

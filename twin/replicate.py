@@ -5,6 +5,7 @@ here can run to its end on the engine it is for.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -127,23 +128,18 @@ def _drawn(values_s: tuple[float, ...], subsystem: str, arrivals: Arrivals, stre
 
 
 def workload_of(
-    arrivals: Arrivals, engine_arrival_ps: IntArray, which: slice | IntArray, config: EngineConfig
+    arrivals: Arrivals, engine_arrival_ps: IntArray, which: slice | IntArray, *configs: EngineConfig
 ) -> Workload:
-    """Some requests as a workload for one engine; lengths are cut to what the engine can hold.
+    """Some requests as a workload for engines that may each get any of them; lengths are cut to what all can hold.
 
-    Hashes are left out where the engine could not use them: no prefix cache, or blocks that do not fit into each other.
+    Hashes are left out where the engines could not use them: no prefix cache, or blocks that do not fit into theirs.
     """
-    limit = most_tokens(config)
+    limit = min(most_tokens(config) for config in configs)
     isl = np.minimum(arrivals.isl_tokens[which], limit - 1)
     osl = np.minimum(arrivals.osl_tokens[which], limit - isl)
     count = isl.size
     hash_offsets, hash_values = np.zeros(count + 1, np.int64), arrivals.hash_values[:0]
-    size = arrivals.hash_block_tokens
-    if (
-        size
-        and config.enable_prefix_caching
-        and 0 in (size % config.block_size_tokens, config.block_size_tokens % size)
-    ):
+    if _can_share(arrivals.hash_block_tokens, configs):
         hash_offsets, hash_values = _hashes_of(arrivals, which, isl)
     return Workload(
         arrival_ps=engine_arrival_ps[which],
@@ -155,6 +151,14 @@ def workload_of(
         hash_values=hash_values,
         hash_block_tokens=arrivals.hash_block_tokens,
     )
+
+
+def _can_share(hash_tokens: int, configs: Sequence[EngineConfig]) -> bool:
+    sizes = {config.block_size_tokens for config in configs}
+    if not hash_tokens or len(sizes) > 1 or not any(config.enable_prefix_caching for config in configs):
+        return False
+    size = sizes.pop()
+    return 0 in (hash_tokens % size, size % hash_tokens)
 
 
 def _hashes_of(arrivals: Arrivals, which: slice | IntArray, isl: IntArray) -> tuple[IntArray, IntArray]:

@@ -32,8 +32,9 @@ from twin.metrics import (
 class Run:
     """One replication of one scenario: its requests in order of arrival, arrays of n, and what its engines did.
 
-    Times are seconds at the client, NaN where they never came. `carried_last_s` and `carried_tokens` are of requests
-    that were in flight at `as_of`: their ends, and the tokens they got after it.
+    Times are seconds at the client, NaN where they never came; `engine` is -1 where no engine had the request.
+    `carried_last_s` and `carried_tokens` are of requests that were in flight at `as_of`: their ends, and the tokens
+    they got after it.
     """
 
     arrived_s: FloatArray
@@ -60,7 +61,9 @@ def scenario_result(name: str, job: SimulationJob, runs: Sequence[Run]) -> Scena
     curves = _curves(job, runs)
     longest = [_within(run, job.horizons_s[-1], job.closes_after_s) for run in runs]
     engines = len(job.engines)
-    requests = np.stack([np.bincount(run.engine, minlength=engines) for run in runs]).astype(np.float64)
+    requests = np.stack([np.bincount(run.engine[run.engine >= 0], minlength=engines) for run in runs]).astype(
+        np.float64
+    )
     busy = np.array([[result.busy_ps / max(result.end_ps, 1) for result in run.results] for run in runs])
     return ScenarioResult(
         scenario=name,

@@ -13,6 +13,7 @@ from made_jobs import COST, config, job, plan
 from schemas.slos import SloTarget
 from twin.cost.frozen import FrozenStepCost
 from twin.cost.noise import RoleNoise, StepNoise
+from twin.engine.cluster import KvLink
 from twin.engine.types import CarriedRequest, EngineState
 from twin.job import EngineSetup, FrontendOverheads, SimulationResult
 from twin.replicate import frontend_of, most_tokens, noise_of, state_of
@@ -248,6 +249,52 @@ def test_engines_share_requests_while_they_are_available() -> None:
     assert (starting.requests_ratio[:, 1] < 0.35).all()
     gone = run(job(engines=(two[0], replace(two[1], available_until_s=0.0)))).scenario()
     assert (gone.requests_ratio[:, 1] == 0.0).all()
+
+
+def test_a_slow_engine_gets_fewer_requests_from_a_router_that_looks() -> None:
+    two = (EngineSetup("e0", config(), COST), EngineSetup("e1", config(engine="e1"), COST.scaled(4.0)))
+    looking = run(job(engines=two, traffic=plan(12.0))).scenario()
+    blind = run(job(engines=two, traffic=plan(12.0), routing="round_robin")).scenario()
+    assert (looking.requests_ratio[:, 1] < 0.4).all()
+    assert blind.requests_ratio == pytest.approx(np.full((4, 2), 0.5), abs=0.02)
+    assert (looking.horizons[0].latency("e2e_s", 0.95) < blind.horizons[0].latency("e2e_s", 0.95)).all()
+    weighted = (replace(two[0], weight=3.0), two[1])
+    shares = run(job(engines=weighted, routing="weighted")).scenario().requests_ratio
+    assert shares[:, 0] == pytest.approx(np.full(4, 0.75), abs=0.03)
+
+
+def test_prefill_and_decode_apart_pay_for_the_transfer_and_say_what_ran() -> None:
+    prefill = EngineSetup("p", config(engine="p", role="prefill"), COST)
+    decode = EngineSetup("d", config(engine="d", role="decode"), COST)
+    apart = job(engines=(prefill, decode), link=KvLink(token_ps=10**9, cv=0.3), fine_replications=2)
+    result = run(apart)
+    assert result.engine == "simpy"
+    assert "disaggregation" in result.fallback
+    slower = run(replace(apart, link=KvLink(token_ps=2 * 10**9, cv=0.3)))
+    one, two = (each.scenario().horizons[0].latency("e2e_s", 0.5) for each in (result, slower))
+    assert (two > one + 0.1).all()
+
+
+def test_an_engine_that_is_lost_leaves_its_work_to_the_others() -> None:
+    two = (EngineSetup("e0", config(), COST), EngineSetup("e1", config(engine="e1"), COST))
+    lost = run(job(engines=(two[0], replace(two[1], gone_at_s=5.0)), fine_replications=2))
+    assert "disappears" in lost.fallback
+    assert (lost.scenario().requests_ratio[:, 1] < 0.35).all()
+    assert (lost.scenario().horizons[0].success_ratio == 1.0).all()
+
+
+def test_engines_on_one_device_slow_each_other_down() -> None:
+    two = tuple(EngineSetup(name, config(engine=name), COST) for name in ("e0", "e1"))
+    alone = run(job(engines=two, traffic=plan(8.0), fine_replications=2)).scenario().horizons[0]
+    shared = run(
+        job(engines=tuple(replace(e, device="gpu0") for e in two), traffic=plan(8.0), fine_replications=2)
+    ).scenario()
+    assert (shared.horizons[0].latency("tpot_s", 0.5) > alone.latency("tpot_s", 0.5)).all()
+
+
+def test_an_unknown_policy_is_named() -> None:
+    with pytest.raises(ValueError, match="routing must be one of"):
+        run(job(routing="by_smell"))
 
 
 def test_balance_and_curves_cover_the_simulated_span() -> None:
