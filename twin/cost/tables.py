@@ -36,7 +36,7 @@ class Curve:
 
     @classmethod
     def through(cls, points: Iterable[tuple[float, float]]) -> "Curve":
-        """A curve through (roofline, measured) points; equal roofline seconds are averaged, dips are levelled.
+        """A curve through (roofline, measured) points; equal roofline seconds are averaged, and so are dips.
 
         Raises ValueError if there is no point, or one is not finite and > 0.
 
@@ -52,8 +52,9 @@ class Curve:
                 "roofline and measured seconds of a cluster must be finite and > 0; look for a zero or NaN row"
             )
         x, first = np.unique(table[:, 0], return_index=True)
-        means = np.add.reduceat(table[:, 1], first) / np.diff([*first, len(table)])
-        return cls(tuple(x.tolist()), tuple(np.maximum.accumulate(means).tolist()))
+        rows_each = np.diff([*first, len(table)])
+        means = np.add.reduceat(table[:, 1], first) / rows_each
+        return cls(tuple(x.tolist()), _rising(means.tolist(), rows_each.tolist()))
 
     def at(self, roofline_s: float) -> float:
         """Measured seconds expected where the roofline says `roofline_s`; ends are continued, never below half."""
@@ -66,6 +67,25 @@ class Curve:
         end = 0 if roofline_s < x[0] else -1
         slope = (y[j] - y[i]) / (x[j] - x[i])
         return max(y[end] + slope * (roofline_s - x[end]), y[0] / 2)
+
+
+def _rising(values: Sequence[float], rows: Sequence[int]) -> tuple[float, ...]:
+    """The nearest values that never fall: neighbours that do share their mean (pool adjacent violators).
+
+    Raising every dip to the peak before it instead would make noise add up to a cost that nothing had.
+
+    >>> _rising([1.0, 3.0, 2.0, 5.0], [1, 1, 1, 1])
+    (1.0, 2.5, 2.5, 5.0)
+    """
+    pools: list[tuple[float, int, int]] = []
+    for value, count in zip(values, rows, strict=True):
+        pool = (value, count, 1)
+        while pools and pools[-1][0] > pool[0]:
+            mean, weight, width = pools.pop()
+            total = weight + pool[1]
+            pool = ((mean * weight + pool[0] * pool[1]) / total, total, width + pool[2])
+        pools.append(pool)
+    return tuple(mean for mean, _, width in pools for _ in range(width))
 
 
 def two_shapes(points: Sequence[tuple[float, float]], *, margin_ratio: float = 0.0) -> tuple[Curve, list[int]]:
