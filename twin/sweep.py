@@ -101,7 +101,9 @@ def _at_rate(job: SimulationJob, rate_per_s: float, span_s: float) -> Simulation
     return replace(
         job,
         traffic=replace(job.traffic, rate=RateForecast.steady(rate_per_s)),
-        engines=tuple(replace(setup, state=EngineState(), available_from_s=0.0) for setup in job.engines),
+        engines=tuple(
+            replace(setup, state=EngineState(), presence=None, available_from_s=0.0) for setup in job.engines
+        ),
         scenarios=(BASELINE,),
         horizons_s=(FILLING_RATIO * span_s, span_s),
         arrivals_beyond_s=0.0,

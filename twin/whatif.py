@@ -146,7 +146,9 @@ def resized(engines: tuple[EngineSetup, ...], delta: int, ready_s: float) -> tup
         drained = (replace(setup, available_from_s=0.0, available_until_s=0.0) for setup in engines[kept:])
         return engines[:kept] + tuple(drained)
     added = (
-        replace(engines[0], name=f"{engines[0].name}+{i + 1}", state=EngineState(), available_from_s=ready_s)
+        replace(
+            engines[0], name=f"{engines[0].name}+{i + 1}", state=EngineState(), presence=None, available_from_s=ready_s
+        )
         for i in range(delta)
     )
     return engines + tuple(added)

@@ -10,6 +10,7 @@ from made_jobs import COST, config, job, plan
 from schemas.slos import SloTarget
 from twin.cost.frozen import FrozenStepCost
 from twin.cost.shape import Role
+from twin.ends.presence import Donors, Presence
 from twin.engine.run import simulate
 from twin.engine.types import CarriedRequest, EngineState, Workload
 from twin.job import EngineSetup, FrontendOverheads
@@ -91,6 +92,30 @@ def test_an_engine_that_is_not_ready_helps_less() -> None:
     overloaded = job(traffic=plan(25.0, sigma=0.0))
     now, later = (responses(overloaded, (1,), ready_s=ready_s)[0] for ready_s in (0.0, 15.0))
     assert (now.goodput_requests_per_s > later.goodput_requests_per_s).all()
+
+
+def crowd(n: int) -> Presence:
+    """`n` unseen requests of the last second."""
+    one = np.array([1.0])
+    return Presence(
+        donors=Donors(np.array([200]), one, one / 10, 3 * one),
+        age_s=np.array([0.0, 1.0]),
+        expected=np.array([float(n)]),
+        shape=np.array([50.0]),
+        told_age_s=np.zeros(0),
+        told_isl_tokens=np.zeros(0, np.int64),
+    )
+
+
+def test_an_added_engine_and_a_swept_service_start_empty_whoever_is_guessed_to_be_there() -> None:
+    crowded = EngineSetup("e0", config(), COST, presence=crowd(40))
+    (later,) = responses(job(engines=(crowded,), traffic=plan(3.0)), (1,), ready_s=5.0)
+    assert later.engines == 2
+    empty = EngineSetup("e0", config(), COST)
+    one, two = (
+        sweep(job(engines=(engine,), fine_replications=2), [2.0], span_s=10.0).ttft_p95_s for engine in (crowded, empty)
+    )
+    assert np.array_equal(one, two)
 
 
 def test_a_drained_engine_finishes_what_it_has() -> None:
