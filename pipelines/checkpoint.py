@@ -19,8 +19,6 @@ from schemas.topics import STATE
 
 POSITIONS_HEADER = "twincast_positions"
 ACCOUNTS_HEADER = "twincast_accounts"
-MAX_STATE_BYTES = 16 << 20
-"""Largest snapshot, and largest record of the state topic; a topic's own limit is set to it."""
 READ_TIMEOUT_S = 60.0
 
 

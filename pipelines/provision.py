@@ -5,9 +5,8 @@ Law: after `create`, `check` is content; neither changes a topic that exists.
 
 from dataclasses import replace
 
-from pipelines.checkpoint import MAX_STATE_BYTES
 from pipelines.log import FOREVER_MS, Log, TopicSpec, require_partitions, require_topics
-from schemas.codec import MAX_MESSAGE_BYTES
+from schemas.codec import MAX_MESSAGE_BYTES, MAX_STATE_BYTES
 from schemas.topics import DLQ, RAW_INPUTS, STATE, TOPICS
 
 LARGER_THAN_USUAL = {STATE.name: MAX_STATE_BYTES, DLQ.name: MAX_MESSAGE_BYTES + 65_536}

@@ -11,7 +11,6 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 
-from pipelines.checkpoint import MAX_STATE_BYTES
 from pipelines.drive import drive
 from pipelines.heartbeat import Heartbeat
 from pipelines.log import Log
@@ -23,6 +22,7 @@ from pipelines.standard_job import warm_up
 from pipelines.warmth import read_warm
 from pipelines.worker import Report, Worker
 from pipelines.workers import Simulators
+from schemas.codec import MAX_STATE_BYTES
 
 log = logging.getLogger("twincast.service")
 

@@ -43,7 +43,7 @@ class WorkerSettings:
     group: str = "twincast"
     slot: int = 0
     simulators: int = 1
-    max_backlog_units: int = 20_000
+    max_backlog_units: int = 8_000
     stall_timeout_s: float = 90.0
     stop_timeout_s: float = 2.0
     silence_ticks: bool = False

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from pipelines.checkpoint import MAX_STATE_BYTES, read_checkpoint, with_positions
+from pipelines.checkpoint import read_checkpoint, with_positions
 from pipelines.errors import ConfigError
 from pipelines.lanes import INPUT_NAMES, Lane
 from pipelines.log import Log, LogRecord, Producer, RecordRefusedError, TopicPartition
@@ -24,7 +24,7 @@ from pipelines.outputs import MADE_HEADER, Outgoing
 from pipelines.partitions import partition_of
 from pipelines.runtime import Incoming, Runtime, Todo
 from pipelines.workers import Simulators
-from schemas.codec import SchemaError
+from schemas.codec import MAX_STATE_BYTES, SchemaError
 from schemas.topics import DLQ
 from twin.core import SnapshotError
 from twin.job import SimulationJob, SimulationResult

@@ -11,12 +11,14 @@ import msgspec
 
 from schemas.base import EARLIEST_US
 from schemas.steps import Step, StepBatch
-from schemas.topics import STEPS, TOPICS
+from schemas.topics import STATE, STEPS, TOPICS
 
 SCHEMA_VERSION = 1
 NEWEST_READABLE_VERSION = SCHEMA_VERSION + 1
 """A version only ever adds optional fields, so the next one still reads; beyond that nothing is promised."""
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+MAX_STATE_BYTES = 16 * 1024 * 1024
+"""A snapshot holds the records that wait for a simulation as well."""
 
 _CONFLUENT_HEADER_BYTES = 5
 
@@ -78,8 +80,9 @@ def decode(topic_name: str, value: bytes) -> Decoded:
     `non_finite`, `int_out_of_range`, `timestamp_unit`, `out_of_range`, `bad_type`, `missing_field`, `unknown_event`
     or `schema_version`.
     """
-    if len(value) > MAX_MESSAGE_BYTES:
-        raise SchemaError("too_large", f"{len(value)} bytes, at most {MAX_MESSAGE_BYTES}", topic_name)
+    limit = MAX_STATE_BYTES if topic_name == STATE.name else MAX_MESSAGE_BYTES
+    if len(value) > limit:
+        raise SchemaError("too_large", f"{len(value)} bytes, at most {limit}", topic_name)
     try:
         record = _DECODERS[topic_name].decode(value)
     except _UNREADABLE as error:
