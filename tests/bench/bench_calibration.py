@@ -3,6 +3,7 @@
 Run: python -m tests.bench.bench_calibration            figures against their bars
      python -m tests.bench.bench_calibration derive     default widths from the recordings, each judged by the others
      python -m tests.bench.bench_calibration oracle=6   hours of the oracle engine with noise as recorded
+     python -m tests.bench.bench_calibration constant=1 the same at one rate: authority and alerts must keep still
 """
 
 import sys
@@ -12,10 +13,11 @@ from dataclasses import replace
 import numpy as np
 
 from schemas.scores import ScoreCell
+from schemas.slos import SloTarget
 from tests.bench.forecast_runs import SETTINGS, Run, Sample, log_spread, names, run_events, run_recording
-from tests.bench.oracle import COST, START_US, recording_of, serve, wandering
+from tests.bench.oracle import COST, START_US, poisson, recording_of, serve, wandering
 from tests.bench.step_recordings import engines as step_engines
-from twin.calibration import forecast_scale
+from twin.calibration import Predictive, forecast_scale
 from twin.cost.block import StepBlock
 from twin.engine.types import STEPS_PER_EPOCH, Noise
 from twin.interval_defaults import KNOTS_S, TAIL
@@ -31,8 +33,9 @@ RAMPS, STEADY, DRIFTING = "C", "AB", "F"
 def main(mode: str) -> None:
     """Print what was asked for."""
     found = names()
-    if mode.startswith("oracle"):
-        oracle(float(mode.removeprefix("oracle").lstrip("=") or 6.0))
+    kind, _, hours = mode.partition("=")
+    if kind in ("oracle", "constant"):
+        oracle(float(hours or 1.0), constant=kind == "constant")
         return
     if not found:
         print("no recordings here: set TWINCAST_RECORDINGS to a folder of them")
@@ -42,6 +45,7 @@ def main(mode: str) -> None:
         derive([sample for run in runs for sample in run.samples])
         return
     report(runs)
+    reliability(runs)
 
 
 def report(runs: Sequence[Run]) -> None:
@@ -63,13 +67,19 @@ def report(runs: Sequence[Run]) -> None:
         print(f"skill at {horizon_s:g} s, mean of A to F: {np.mean(list(skills.values())):+.1%} (bar: >= +{bar} %)")
 
 
-def oracle(hours: float) -> None:
-    """Coverage on disjoint windows of an engine whose rules and noise are known, warm after ten minutes."""
+def oracle(hours: float, *, constant: bool) -> None:
+    """Coverage on disjoint windows of an engine whose rules and noise are known, warm after ten minutes.
+
+    Unless `constant`, the rate wanders by a fifth.
+    """
     random = np.random.default_rng(2026)
     slow = COST.scaled(SLOWER)
-    requests = wandering(random, ORACLE_LOAD_PER_S / SLOWER, hours * 3600.0)
+    make = poisson if constant else wandering
+    requests = make(random, ORACLE_LOAD_PER_S / SLOWER, hours * 3600.0)
     truth = serve(requests, slow, Noise.from_ratios(np.tile(_recorded_noise(random), (3, 1))))
-    settings = replace(SETTINGS, period_s=30.0)
+    limit_s = 4.0 * float(np.quantile(truth.latencies.ttft_s, 0.95))
+    slos = (SloTarget(metric="ttft_s", quantile=0.95, limit_s=limit_s),)
+    settings = replace(SETTINGS, period_s=30.0, slos=slos)
     run = run_events("oracle", recording_of(truth, "oracle"), settings)
     for horizon_s in _horizons([run]):
         every = round(horizon_s / settings.period_s)
@@ -80,9 +90,13 @@ def oracle(hours: float) -> None:
             f"oracle, {hours:g} h, coverage at {horizon_s:g} s: {_coverage(cells):.1%} "
             f"of {len(scored)} disjoint windows, median high / low {ratio:.2f} (bar: 86 to 94 %, 300 windows)"
         )
-    changes = run.result.core.authority.changes
-    alerts = len({alert.alert_id for alert in run.result.alerts if alert.state == "firing"})
-    print(f"oracle, {hours:g} h: authority {[level for _, level in changes]}, {alerts} alerts (bar: none, no flapping)")
+    changes = [level for _, level in run.result.core.authority.changes]
+    fired = [alert for alert in run.result.alerts if alert.state == "firing"]
+    word = "constant" if constant else "wandering"
+    bar = " (bar: each level once, no alert)" if constant else ""
+    print(f"oracle, {hours:g} h of {word} load: authority {changes}, {len(fired)} alerts fired{bar}")
+    for alert in fired:
+        print(f"  {alert.kind} at {(alert.at_us - START_US) / 1e6:.0f} s: {alert.cause}; {alert.evidence}")
 
 
 def _recorded_noise(random: np.random.Generator) -> FloatArray:
@@ -112,6 +126,27 @@ def _epoch_ratios(block: StepBlock) -> FloatArray:
     sums = [values[:cut].reshape(epochs, -1).sum(axis=1) for values in (seconds, predicted)]
     ratios: FloatArray = sums[0] / sums[1]
     return ratios
+
+
+def reliability(runs: Sequence[Run]) -> None:
+    """Breach probabilities against what happened, over limits spread around each recording's own latencies."""
+    told: list[tuple[float, bool]] = []
+    for run in runs:
+        cells = [cell for scored in run.scores for cell in scored.cells if cell.observed_s is not None]
+        for metric in METRICS:
+            seen = [cell.observed_s for cell in cells if cell.metric == metric and cell.observed_s]
+            for limit_s in np.quantile(seen, (0.1, 0.3, 0.5, 0.7, 0.9)):
+                for cell in cells:
+                    if cell.metric == metric:
+                        found = Predictive(cell.forecast_s, cell.low_s, cell.high_s).exceeds(float(limit_s))
+                        told.append((found, (cell.observed_s or 0.0) > limit_s))
+    said, came = np.array([p for p, _ in told]), np.array([breached for _, breached in told], float)
+    brier, plain = float(np.mean((said - came) ** 2)), float(came.mean() * (1.0 - came.mean()))
+    print(f"breach probability: Brier score {brier:.3f} (always the base rate: {plain:.3f}), n = {came.size}")
+    for low, high in ((0.0, 0.1), (0.1, 0.3), (0.3, 0.5), (0.5, 0.7), (0.7, 0.9), (0.9, 1.01)):
+        inside = (said >= low) & (said < high)
+        if inside.any():
+            print(f"  said {said[inside].mean():.0%}: came {came[inside].mean():.0%} of {inside.sum()}")
 
 
 def derive(samples: Sequence[Sample]) -> None:

@@ -15,7 +15,8 @@ from schemas.steps import RowKind, Step, StepBatch, StepRow
 from twin.cost.frozen import PS_PER_S, FrozenStepCost, RoleCost
 from twin.cost.shape import StepShape
 from twin.engine.plain import PlainEngine
-from twin.engine.prepare import prepare
+from twin.engine.prepare import Prepared, prepare
+from twin.engine.record import single_result
 from twin.engine.scheduler import Scheduled
 from twin.engine.types import Job, Noise, Workload
 from twin.metrics import FloatArray, IntArray, Latencies, latencies
@@ -81,8 +82,8 @@ class Truth:
 class _Tapped(PlainEngine):
     """The oracle engine, which writes down every step."""
 
-    def __init__(self, env: simpy.Environment, job: Job) -> None:
-        super().__init__(env, prepare(job))
+    def __init__(self, env: simpy.Environment, prepared: Prepared) -> None:
+        super().__init__(env, prepared)
         self.steps: list[StepSeen] = []
 
     def _account(self, rows: list[Scheduled]) -> int:
@@ -94,8 +95,8 @@ class _Tapped(PlainEngine):
                 duration_ps=duration_ps,
                 shape=_shape(rows),
                 rows=scheduled,
-                waiting=len(self._scheduler.waiting),
-                running=len(self._scheduler.running),
+                waiting=len(self.scheduler.waiting),
+                running=len(self.scheduler.running),
             )
         )
         return duration_ps
@@ -104,10 +105,12 @@ class _Tapped(PlainEngine):
 def serve(requests: Requests, cost: FrozenStepCost = COST, noise: Noise | None = None) -> Truth:
     """Run all requests to their end."""
     env = simpy.Environment(initial_time=0)
-    engine = _Tapped(env, Job(CONFIG, cost, requests.workload, noise=noise))
+    prepared = prepare(Job(CONFIG, cost, requests.workload, noise=noise))
+    engine = _Tapped(env, prepared)
     env.process(engine.run())
     env.run()
-    done = engine.record.result(engine._given, "plain", "").requests
+    engine.stop()
+    done = single_result(prepared, engine.record, "plain", "").requests
     first_s, last_s = done.first_token_ps / PS_PER_S, done.last_token_ps / PS_PER_S
     found = latencies(
         arrived_s=requests.arrived_s, first_token_s=first_s, last_token_s=last_s, osl_tokens=requests.osl_tokens
