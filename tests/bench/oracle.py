@@ -3,6 +3,7 @@
 Made for benchmarks of what judges forecasts: what really happened is known here, and why.
 """
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from schemas.requests import RequestArrived, RequestFinished
 from schemas.steps import RowKind, Step, StepBatch, StepRow
 from twin.cost.frozen import PS_PER_S, FrozenStepCost, RoleCost
 from twin.cost.shape import StepShape
-from twin.engine.plain import PlainEngine
+from twin.engine.plain import PlainEngine, shape_of
 from twin.engine.prepare import Prepared, prepare
 from twin.engine.record import single_result
 from twin.engine.scheduler import Scheduled
@@ -58,7 +59,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class StepSeen:
-    """One step: when it began and how long it took (ps), its shape, its rows, how many waited and ran."""
+    """One step: when it began and how long it took (ps), its shape, its rows, how many waited, ran, and ended."""
 
     start_ps: int
     duration_ps: int
@@ -66,6 +67,7 @@ class StepSeen:
     rows: tuple[tuple[int, RowKind, int, int], ...]
     waiting: int
     running: int
+    finished: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +87,27 @@ class _Tapped(PlainEngine):
     def __init__(self, env: simpy.Environment, prepared: Prepared) -> None:
         super().__init__(env, prepared)
         self.steps: list[StepSeen] = []
+        self._began = (0, 0, 0)
 
-    def _account(self, rows: list[Scheduled]) -> int:
-        duration_ps = super()._account(rows)
+    def _wait(self, duration_ps: int) -> Generator[simpy.Event, object, int]:
+        self._began = (self._now, len(self.scheduler.waiting), len(self.scheduler.running))
+        return (yield from super()._wait(duration_ps))
+
+    def _end_step(self, rows: list[Scheduled]) -> None:
+        start_ps, waiting, running = self._began
         scheduled = tuple((r.request.row, _kind(r), r.tokens, r.before) for r in rows)
+        super()._end_step(rows)
         self.steps.append(
             StepSeen(
-                start_ps=self._now,
-                duration_ps=duration_ps,
-                shape=_shape(rows),
+                start_ps=start_ps,
+                duration_ps=self._now - start_ps,
+                shape=shape_of(rows),
                 rows=scheduled,
-                waiting=len(self.scheduler.waiting),
-                running=len(self.scheduler.running),
+                waiting=waiting,
+                running=running,
+                finished=sum(r.request.ended for r in rows),
             )
         )
-        return duration_ps
 
 
 def serve(requests: Requests, cost: FrozenStepCost = COST, noise: Noise | None = None) -> Truth:
@@ -146,6 +154,7 @@ def _wire_step(number: int, seen: StepSeen) -> Step:
         decode_context_tokens=shape.decode_context_tokens,
         waiting=seen.waiting,
         running=seen.running,
+        finished_requests=seen.finished,
         rows=tuple(StepRow(f"r{row}", kind, tokens, before) for row, kind, tokens, before in seen.rows),
     )
 
@@ -210,15 +219,3 @@ def _kind(row: Scheduled) -> RowKind:
     if row.before > row.request.cached_tokens:
         return "chunk"
     return "resumed" if row.request.preemptions else "first"
-
-
-def _shape(rows: list[Scheduled]) -> StepShape:
-    prefills = [r for r in rows if not r.decode]
-    decodes = [r for r in rows if r.decode]
-    return StepShape(
-        prefill_requests=len(prefills),
-        prefill_tokens=sum(r.tokens for r in prefills),
-        prefill_attention_pairs=sum(r.tokens * r.before + r.tokens * (r.tokens + 1) // 2 for r in prefills),
-        decode_requests=len(decodes),
-        decode_context_tokens=sum(r.before + 1 for r in decodes),
-    )
