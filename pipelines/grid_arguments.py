@@ -44,7 +44,7 @@ def parse_grid(texts: Iterable[str]) -> tuple[list[dict[str, Any]], list[float]]
 def _value(name: str, word: str) -> Any:
     if not word:
         raise ConfigError(f"--grid {name} has an empty value; remove the comma")
-    if name in CONFIG_FIELDS:
+    if name in CONFIG_FIELDS or name == "pd":
         return word
     try:
         return float(word) if name in _FLOATS else int(word)

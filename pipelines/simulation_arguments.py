@@ -4,6 +4,7 @@ Law: everything that can be wrong with them is found before anything is simulate
 """
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import msgspec
 from pipelines.engine_file import KvBlocksOf, changed_engines, parse_settings, read_engines
 from pipelines.errors import ConfigError
 from pipelines.ingest.registry import FORMATS
+from pipelines.kv_link import link_of, parse_link
 from pipelines.simulation_costs import Costs, file_costs, hardware_costs, kv_blocks_of, learned_costs
 from pipelines.traffic_source import TrafficSource, read_source
 from schemas.engines import EngineConfig
+from twin.engine.cluster_types import KvLink
 from twin.hardware.presets import PRESETS
 
 
@@ -23,6 +26,7 @@ class Inputs:
     """All that a simulation is made of. `own_costs`: they were learned from the source itself.
 
     `kv_blocks_of` is there if the engine file leaves the blocks to be computed: another setting may mean others.
+    `link_of` says how KV travels between prefill and decode engines, where that is known.
     """
 
     source: TrafficSource
@@ -30,6 +34,16 @@ class Inputs:
     costs: Costs
     own_costs: bool
     kv_blocks_of: KvBlocksOf | None = None
+    link_of: Callable[[EngineConfig], KvLink] | None = None
+
+    @property
+    def link(self) -> KvLink | None:
+        """Between these engines; None if each does both. Raises ConfigError where one is needed and unknown."""
+        if all(config.role == "both" for config in self.engines):
+            return None
+        if self.link_of is None:
+            raise ConfigError("prefill and decode engines need --kv-link US_PER_TOKEN to say how long transfers take")
+        return self.link_of(self.engines[0])
 
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +60,8 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FIELD=VALUE",
         help="a field of every engine, such as kv_blocks=400",
     )
+    parser.add_argument("--kv-link", metavar="US_PER_TOKEN[:FIXED_US[:CV]]", help="KV transfer from prefill to decode")
+    parser.add_argument("--kv-overlapped", action="store_true", help="KV transfers begin with the prefill")
     costs = parser.add_argument_group("step costs (default: what the source itself teaches)")
     costs.add_argument("--costs-from", type=Path, metavar="DIR", help="learned from this recording")
     costs.add_argument("--costs", type=Path, metavar="FILE", help="of a file, as --save-costs writes it")
@@ -64,6 +80,7 @@ def read_inputs(args: argparse.Namespace, most_seqs: int = 0) -> Inputs:
     if args.model is not None and args.hardware is None:
         raise ConfigError("--model says nothing without --hardware; give both")
     fields = parse_settings(args.set)
+    given_link = None if args.kv_link is None else parse_link(args.kv_link, overlapped=args.kv_overlapped)
     costs = _given_costs(args, most_seqs)
     source = read_source(
         args.source, format_name=args.format, deployment=args.deployment, skip_refused=args.skip_refused
@@ -79,7 +96,9 @@ def read_inputs(args: argparse.Namespace, most_seqs: int = 0) -> Inputs:
     if blocks_of is not None:
         engines = tuple(msgspec.structs.replace(config, kv_blocks=blocks_of(config)) for config in engines)
     largest = max(most_seqs, *(config.max_num_seqs for config in engines))
-    return Inputs(source, engines, costs or learned_costs(source, engines, largest), costs is None, blocks_of)
+    known = costs or learned_costs(source, engines, largest)
+    links = link_of(known, given_link, overlapped=args.kv_overlapped)
+    return Inputs(source, engines, known, costs is None, blocks_of, links)
 
 
 def _given_costs(args: argparse.Namespace, most_seqs: int) -> Costs | None:

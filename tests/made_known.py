@@ -104,8 +104,10 @@ def recorded(requests: KnownRequests, run: KnownRun) -> list[RequestRecord]:
     return records
 
 
-def steps(count: int = 400, cost: FrozenStepCost = COST, slow_after: int = 10**9, seed: int = 5) -> list[Step]:
-    """Steps of random shapes at known cost, one after the other; from `slow_after` on twice as long."""
+def steps(
+    count: int = 400, cost: FrozenStepCost = COST, slow_after: int = 10**9, seed: int = 5, gap_us: int = 100
+) -> list[Step]:
+    """Steps of random shapes at known cost, `gap_us` apart; from `slow_after` on twice as long."""
     rng = np.random.default_rng(seed)
     made, at_us = [], AS_OF_US
     for number in range(count):
@@ -128,7 +130,7 @@ def steps(count: int = 400, cost: FrozenStepCost = COST, slow_after: int = 10**9
                 running=decodes + 1,
             )
         )
-        at_us += duration_us + 100
+        at_us += duration_us + gap_us
     return made
 
 

@@ -14,16 +14,19 @@ from pipelines.errors import ConfigError
 from pipelines.grid_arguments import TPOT_LIMIT, parse_grid
 from pipelines.progress import progress_bar
 from pipelines.settings import Settings, parse_slo, slo_target
-from pipelines.simulation_arguments import Inputs, add_input_arguments, read_inputs
+from pipelines.simulation import routing_of
+from pipelines.simulation_arguments import add_input_arguments, read_inputs
 from pipelines.simulation_text import plain_console
 from pipelines.sweep_text import curve_account, grid_account, print_curve, print_grid
+from pipelines.sweeping import Sweep, prepare_sweep
 from pipelines.whole_file import require_writable, write_whole
 from schemas.slos import SloTarget
-from twin.known.plan import job_of
-from twin.known.points import Point, run_point
-from twin.known.run import KnownEngine
-from twin.known.variants import Base, Variant, build
-from twin.sweep import LoadCurve, sweep
+from twin.known.points import Point
+from twin.known.run import ROUTINGS
+from twin.sweep import LoadCurve
+
+POLICIES = tuple(name for name in ROUTINGS if name != "recorded")
+"""Other engines than those recorded cannot be routed as recorded."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FIELD=V1,V2",
-        help="what-ifs, all combinations of: engines, rate_factor, isl_factor, osl_factor, prefix_hit_ratio, "
-        "tpot_limit_s, or a field of the engine such as max_num_seqs",
+        help="what-ifs, all combinations of: engines, pd (prefill:decode engines such as 1:3), rate_factor, "
+        "isl_factor, osl_factor, prefix_hit_ratio, tpot_limit_s, or a field of the engine such as max_num_seqs",
     )
     parser.add_argument(
         "--limit",
@@ -44,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="METRIC:QUANTILE:SECONDS",
         help="who falls out, such as tpot_s:0.95:0.010; give two to see what tightening does",
     )
+    parser.add_argument("--routing", choices=POLICIES, help="over several engines (default: the deployment's setting)")
     parser.add_argument("--rates", metavar="R1,R2", help="requests/s of the load curve (default: around the ceiling)")
     parser.add_argument("--span", type=float, default=120.0, metavar="S", help="simulated seconds per rate (120)")
     parser.add_argument("--replications", type=int, default=4, metavar="N", help="runs of each rate (4)")
@@ -60,44 +64,60 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     with progress_bar(f"reading {', '.join(path.name for path in args.source)}") as progress:
         inputs = read_inputs(args, _most_seqs(asked))
         progress(1.0)
-    variants = _variants(inputs, asked)
+    setting = settings.core(inputs.source.deployment).routing
+    found = prepare_sweep(inputs, asked, routing_of(args.routing or setting, inputs, setting))
     started = time.perf_counter()
-    account: dict[str, Any] = {"source": inputs.source.name, "costs": inputs.costs.about}
-    console = plain_console()
     points: list[Point] = []
     curve: LoadCurve | None = None
     if args.grid or limits:
-        points = _points(inputs, variants, limits)
-        account |= grid_account(points, limits)
+        with progress_bar(f"{len(found.variants)} what-ifs") as progress:
+            points = found.points(limits, progress)
     if not args.grid:
-        curve = _curve(inputs, variants[0], args, rates)
-        account |= curve_account(curve)
-    account |= {"notes": list(inputs.source.notes), "wall_s": time.perf_counter() - started}
+        with progress_bar("load curve") as progress:
+            curve = found.curve(rates, args.span, args.replications)
+            progress(1.0)
+    account = _account(found, points, limits, curve) | {"wall_s": time.perf_counter() - started}
     if args.json is not None:
         data = msgspec.json.format(msgspec.json.encode(account), indent=1) + b"\n"
         if str(args.json) == "-":
             sys.stdout.write(data.decode())
             return 0
         write_whole(args.json, data)
-    console.print(f"{inputs.source.name}: costs {inputs.costs.about}", soft_wrap=True)
+    _print(found, points, limits, curve)
+    return 0
+
+
+def _account(
+    found: Sweep, points: Sequence[Point], limits: Sequence[SloTarget], curve: LoadCurve | None
+) -> dict[str, Any]:
+    return {
+        "source": found.inputs.source.name,
+        "costs": found.inputs.costs.about,
+        "routing": found.routing,
+        **(grid_account(points, limits) if points else {}),
+        **(curve_account(curve) if curve is not None else {}),
+        "notes": list(found.inputs.source.notes),
+    }
+
+
+def _print(found: Sweep, points: Sequence[Point], limits: Sequence[SloTarget], curve: LoadCurve | None) -> None:
+    console = plain_console()
+    console.print(f"{found.inputs.source.name}: costs {found.inputs.costs.about}", soft_wrap=True)
     if curve is not None:
         print_curve(curve, console)
     if points:
         print_grid(points, limits, console)
-    for note in inputs.source.notes:
+    for note in found.inputs.source.notes:
         console.print(f"note: {note}", soft_wrap=True)
-    return 0
 
 
 def _limits(texts: Sequence[str], tpot_limits_s: Sequence[float]) -> list[SloTarget]:
     """Targets of --limit and of the grid, each once."""
     found = [parse_slo(text) for text in texts]
     found += [slo_target("tpot_s", 0.95, value, "", where=f"--grid {TPOT_LIMIT}") for value in tpot_limits_s]
-    classed = next((limit for limit in found if limit.traffic_class), None)
+    classed = next((limit.traffic_class for limit in found if limit.traffic_class), None)
     if classed is not None:
-        raise ConfigError(
-            f"--limit of class {classed.traffic_class!r}: a sweep judges all requests; leave the class out"
-        )
+        raise ConfigError(f"--limit of class {classed!r}: a sweep judges all requests; leave the class out")
     return list(dict.fromkeys(found))
 
 
@@ -118,43 +138,6 @@ def _rates(args: argparse.Namespace) -> list[float] | None:
 
 
 def _most_seqs(asked: Sequence[dict[str, Any]]) -> int:
+    """The largest batch of the grid; what is no number is refused later, by its point."""
     values = [str(point["max_num_seqs"]) for point in asked if "max_num_seqs" in point]
     return max((int(value) for value in values if value.isdecimal()), default=0)
-
-
-def _variants(inputs: Inputs, asked: Sequence[dict[str, Any]]) -> list[Variant]:
-    """Every point, checked before the first one runs."""
-    base = Base(inputs.engines, inputs.costs.cost_of, inputs.source.requests, inputs.kv_blocks_of)
-    variants = []
-    for settings in asked:
-        try:
-            variants.append(build(base, settings))
-        except ValueError as error:
-            where = ", ".join(f"{name}={value}" for name, value in settings.items())
-            raise ConfigError(f"grid point {where or 'as recorded'}: {error}") from error
-    return variants
-
-
-def _points(inputs: Inputs, variants: Sequence[Variant], limits: Sequence[SloTarget]) -> list[Point]:
-    points = []
-    with progress_bar(f"{len(variants)} what-ifs") as progress:
-        for number, variant in enumerate(variants):
-            notes = dict.fromkeys(note for engine in variant.engines for note in inputs.costs.notes(engine.config))
-            try:
-                points.append(run_point(variant, limits, overheads=inputs.source.overheads, notes=tuple(notes)))
-            except ValueError as error:
-                raise ConfigError(f"grid point {variant.name}: {error}") from error
-            progress((number + 1) / len(variants))
-    return points
-
-
-def _curve(inputs: Inputs, variant: Variant, args: argparse.Namespace, rates: list[float] | None) -> LoadCurve:
-    engines: tuple[KnownEngine, ...] = variant.engines
-    with progress_bar("load curve") as progress:
-        try:
-            job = job_of(engines, variant.requests, overheads=inputs.source.overheads, replications=args.replications)
-            curve = sweep(job, rates, span_s=args.span)
-        except ValueError as error:
-            raise ConfigError(f"{inputs.source.name}: {error}; give another source or span") from error
-        progress(1.0)
-    return curve

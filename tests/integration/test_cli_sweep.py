@@ -97,6 +97,9 @@ def test_every_point_tells_chip_seconds_and_tokens_per_chip(recording: Path, tmp
         (["--limit", "tpot_s:0.95:nan"], "limit_s must be > 0"),
         (["--limit", "tpot:0.95:1"], "metric must be one of"),
         (["--limit", "tpot_s:0.95:1:gold"], "class 'gold'"),
+        (["--grid", "pd=1:1"], "grid point pd=1:1: prefill and decode engines need a KV link"),
+        (["--grid", "pd=2", "--kv-link", "1"], "pd must be prefill:decode engines"),
+        (["--kv-link", "fast"], "microseconds per token"),
         (["--rates", "1,x"], "--rates must be numbers"),
         (["--span", "1"], "--span must be 10 to 86400"),
         (["--replications", "0"], "--replications must be 1 to 1000"),
@@ -111,3 +114,10 @@ def test_bad_input_is_one_line_naming_the_field_before_anything_is_written(
     assert (told.out, told.err.count("\n")) == ("", 1)
     assert said in told.err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_prefill_and_decode_splits_are_a_grid(recording: Path, tmp_path: Path) -> None:
+    found = swept(tmp_path, recording, "--grid", "pd=1:1,1:2", "--kv-link", "1:200:0.1")
+    assert [point["chips"] for point in found["grid"]] == [2, 3]
+    assert [point["simulator"] for point in found["grid"]] == ["simpy", "simpy"]
+    assert "P:D is 1:1, 1:2" in found["not_ranked"]

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from schemas.requests import RequestAborted, RequestRejected
-from tests.made_jobs import AS_OF_US, config
+from tests.made_jobs import AS_OF_US, COST, config
 from tests.made_known import DEPLOYMENT, arrived, engine, finished, recorded, served, traffic
 from twin.known.comparison import compare
 from twin.known.requests import NOT_TOLD, End, known_requests, require_fit
-from twin.known.run import route
+from twin.known.run import Routing, route
 
 
 def rejected(number: int, time_s: float) -> RequestRejected:
@@ -86,9 +86,9 @@ def test_a_drawn_length_is_cut_and_never_refused() -> None:
 def test_recorded_routing_sends_everybody_where_they_went() -> None:
     requests = known_requests([finished(i, i, engine=f"e{i % 2}") for i in range(6)], AS_OF_US)
     pair = (engine(), engine(engine="e1"))
-    assert route(requests, pair, "recorded").tolist() == [0, 1] * 3
+    assert route(requests, pair).tolist() == [0, 1] * 3
     with pytest.raises(ValueError, match="engine 'e1', which is none of e0, e7"):
-        route(requests, (engine(), engine(engine="e7")), "recorded")
+        route(requests, (engine(), engine(engine="e7")))
 
 
 def test_a_recording_of_the_twin_compared_with_the_twin_differs_nowhere() -> None:
@@ -121,4 +121,26 @@ def test_refused_requests_count_against_success_and_give_no_latency() -> None:
     assert found.success_ratio.observed == 0.9
     assert found.success_ratio.twin is not None
     assert found.success_ratio.twin < 0.5
+    slowest = found.metrics["e2e_s"]["p99"].twin
+    assert slowest is not None
+    assert slowest < 1.0
     assert found.metrics["e2e_s"]["p50"].observed == 1.0
+
+
+@pytest.mark.parametrize("routing", ["least_outstanding", "round_robin", "prefix_aware"])
+def test_every_policy_serves_everybody_and_one_engine_is_that_engine(routing: Routing) -> None:
+    requests = traffic(120, rate_per_s=12.0)
+    pair = served(requests, engine(), engine(engine="e1"), routing=routing)
+    assert (pair.status == 0).all()
+    assert set(pair.engine.tolist()) == {0, 1}
+    assert pair.generated_tokens.tolist() == requests.osl_tokens.tolist()
+    alone, recorded_alone = served(requests, routing=routing), served(requests)
+    assert alone.last_s.tolist() == recorded_alone.last_s.tolist()
+
+
+def test_the_least_loaded_engine_spares_a_slow_one() -> None:
+    requests = traffic(200, rate_per_s=10.0)
+    slow = engine(COST.scaled(3.0), engine="e1")
+    by_load = served(requests, engine(), slow, routing="least_outstanding").engine.mean()
+    in_turn = served(requests, engine(), slow, routing="round_robin").engine.mean()
+    assert by_load < 0.4 < in_turn

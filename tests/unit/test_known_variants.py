@@ -1,14 +1,18 @@
 """What-ifs: nothing asked is the recording; every field is checked by name; shared prefixes hit as often as asked."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from schemas.slos import SloTarget
 from tests.made_jobs import COST, config
 from tests.made_known import traffic
+from twin.engine.cluster_types import KvLink
 from twin.known.points import FULL, OFFERED, run_point
 from twin.known.run import run_known
 from twin.known.variants import Base, build
+from twin.known.verdict import rank
 
 BASE = Base((config(),), lambda _: COST, traffic(300))
 
@@ -98,3 +102,37 @@ def test_blocks_that_follow_from_the_rest_follow_a_change_of_it() -> None:
     assert build(base, {}).engines[0].config.kv_blocks == 500
     assert build(base, {"tensor_parallel": "4"}).engines[0].config.kv_blocks == 2000
     assert build(base, {"tensor_parallel": "4", "kv_blocks": "70"}).engines[0].config.kv_blocks == 70
+
+
+def test_prefill_and_decode_apart_need_a_link_and_cost_what_it_takes() -> None:
+    link = KvLink(token_ps=10**9)
+    joined = Base(BASE.configs, BASE.cost_of, BASE.requests, link_of=lambda _: link)
+    near = build(replace(joined, link_of=lambda _: KvLink(token_ps=1)), {"pd": "1:2", "kv_blocks": "2000"})
+    far = build(joined, {"pd": "1:2", "kv_blocks": "2000"})
+    assert [engine.config.role for engine in far.engines] == ["prefill", "decode", "decode"]
+    points = [run_point(variant) for variant in (near, far)]
+    assert points[0].mix["P:D"] == "1:2"
+    waits = [point.latency_s["ttft_s"]["p50"] for point in points]
+    assert waits[1] - waits[0] == pytest.approx(float(np.median(BASE.requests.isl_tokens)) * 1e-3, rel=0.2)
+    assert points[0].prefill_chip_s_per_1000_tokens > 0.0
+    with pytest.raises(ValueError, match="KV link"):
+        build(BASE, {"pd": "1:2"})
+
+
+@pytest.mark.parametrize("split", ["0:1", "1", "1:2:3", "a:b", "-1:2", "1000:1000"])
+def test_a_bad_split_is_refused(split: str) -> None:
+    with pytest.raises(ValueError, match="pd must be"):
+        build(replace(BASE, link_of=lambda _: KvLink(token_ps=1)), {"pd": split})
+
+
+def test_a_split_and_a_number_of_engines_contradict_each_other() -> None:
+    with pytest.raises(ValueError, match="leave engines and role out"):
+        build(BASE, {"pd": "1:1", "engines": 2})
+
+
+def test_splits_of_one_ratio_are_compared_and_others_are_not() -> None:
+    joined = Base(BASE.configs, BASE.cost_of, BASE.requests, link_of=lambda _: KvLink(token_ps=1))
+    points = [run_point(build(joined, {"pd": split, "kv_blocks": "2000"})) for split in ("1:1", "2:2", "1:2")]
+    rankings, refused = rank(points)
+    assert sorted(len(ranking.best_first) for ranking in rankings) == [1, 2]
+    assert refused.startswith("not ranked against each other: P:D is 1:1, 1:2")

@@ -11,6 +11,7 @@ from pipelines.cost_file import costs_json, read_costs
 from pipelines.engine_file import changed_engines, parse_settings, read_engines
 from pipelines.errors import ConfigError
 from pipelines.grid_arguments import parse_grid
+from pipelines.kv_link import parse_link
 from pipelines.perfetto import perfetto_trace
 from pipelines.simulation_rows import rows_file
 from pipelines.whole_file import require_writable, write_whole
@@ -194,10 +195,20 @@ def test_rows_are_one_per_request_and_empty_where_undefined(suffix: str) -> None
     assert float(done["last_token_s"]) - float(done["queued_s"]) == pytest.approx(float(done["e2e_s"]))
 
 
-def test_a_file_is_whole_or_absent(tmp_path: Path) -> None:
+def no_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_file_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.json"
     write_whole(path, b"one")
     write_whole(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert list(tmp_path.iterdir()) == [path]
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "replace", no_space)
+        with pytest.raises(ConfigError, match="No space"):
+            write_whole(path, b"three")
     assert path.read_bytes() == b"two"
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(ConfigError, match="no folder"):
@@ -206,3 +217,12 @@ def test_a_file_is_whole_or_absent(tmp_path: Path) -> None:
         require_writable(tmp_path)
     with pytest.raises(ConfigError, match="cannot be written"):
         write_whole(tmp_path / "absent" / "a.json", b"")
+
+
+def test_a_kv_link_is_time_per_token_and_more() -> None:
+    link = parse_link("0.5:200:0.1", overlapped=True)
+    assert (link.token_ps, link.fixed_ps, link.cv, link.overlapped) == (500_000, 200_000_000, 0.1, True)
+    wrong = {"x": "per token", "1:-2": "fixed", "1:2:nan": "variation", "1:2:3:4": "US_PER_TOKEN", "1:1:99": "cv"}
+    for text, said in wrong.items():
+        with pytest.raises(ConfigError, match=said):
+            parse_link(text, overlapped=False)

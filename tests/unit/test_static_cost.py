@@ -23,9 +23,9 @@ def test_static_costs_add_up_to_the_recorded_time_role_by_role() -> None:
 
 
 def test_true_costs_are_found_with_the_time_between_steps_in_them() -> None:
-    found = static_cost(StepBlock.from_steps(steps(1500)), 16)
+    found = static_cost(StepBlock.from_steps(steps(1500, gap_us=3000)), 16)
     shape = StepShape(decode_requests=8, decode_context_tokens=1200)
-    expected_s = COST.step_ps(shape) / PS_PER_S + 100e-6
+    expected_s = COST.step_ps(shape) / PS_PER_S + 3e-3
     assert found.cost.step_ps(shape) / PS_PER_S == pytest.approx(expected_s, rel=0.03)
 
 

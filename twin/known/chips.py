@@ -62,8 +62,11 @@ def chips_of(engines: Sequence[KnownEngine]) -> int:
 
 
 def _busy_s(engine: KnownEngine, result: EngineResult) -> tuple[float, float]:
-    """Seconds of prefill and of decode of one engine."""
+    """Seconds of prefill and of decode of one engine; one that does half of the work does nothing else."""
     busy = result.work[:, _COLUMN["busy_ps"]] / PS_PER_S
+    if engine.config.role != "both":
+        total = float(busy.sum())
+        return (total, 0.0) if engine.config.role == "prefill" else (0.0, total)
     prefill, decode, mixed = (float(busy[place]) for place in range(len(Role)))
     own = min(_prefill_of_mixed_s(engine.cost, result), mixed)
     return prefill + own, decode + mixed - own

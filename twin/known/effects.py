@@ -21,6 +21,7 @@ from twin.cost.noise import StepNoise
 from twin.cost.prior import step_seconds
 from twin.cost.roofline import Roofline
 from twin.cost.shape import Role
+from twin.engine.cluster_types import KvLink
 from twin.graph.operators import OperatorGraph
 from twin.hardware.topology import Hardware
 from twin.job import EngineSetup, FrontendOverheads
@@ -118,13 +119,14 @@ def rank_effects(
     noise: StepNoise | None = None,
     routing: Routing = "recorded",
     overheads: FrontendOverheads | None = None,
+    link: KvLink | None = None,
     progress: Callable[[float], None] = lambda _: None,
 ) -> list[KnownEffect]:
     """Every change on the same requests, the most helpful first. `progress` is told a share of 1."""
     draws = [_noised(engines, noise, turn) for turn in range(DRAWS if noise is not None else 1)]
 
     def measure(change: CostChange) -> FloatArray:
-        return np.array([_measures([change(e) for e in drawn], requests, routing, overheads) for drawn in draws])
+        return np.array([_measures([change(e) for e in drawn], requests, routing, overheads, link) for drawn in draws])
 
     before = measure(lambda engine: engine)
     found = []
@@ -148,11 +150,13 @@ def _measures(
     requests: KnownRequests,
     routing: Routing,
     overheads: FrontendOverheads | None,
+    link: KvLink | None,
 ) -> tuple[float, float, float]:
     """P95 of TTFT and TPOT from the engine's queue on, and the ceiling."""
-    run = run_known(engines, requests, routing=routing, overheads=overheads)
+    run = run_known(engines, requests, routing=routing, overheads=overheads, link=link)
     found = twin_latencies(requests, run, "engine")
-    return quantile(found.ttft_s, 0.95), quantile(found.tpot_s, 0.95), full_load(engines, requests).requests_per_s
+    ceiling = full_load(engines, requests, link=link).requests_per_s
+    return quantile(found.ttft_s, 0.95), quantile(found.tpot_s, 0.95), ceiling
 
 
 def _relative(ratios: FloatArray) -> RelativeChange | None:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from schemas.engines import EngineConfig
+from twin.engine.cluster_types import KvLink
 from twin.engine.types import EngineChoice, Status
 from twin.known.chips import ChipUse, chip_use
 from twin.known.requests import KnownRequests
@@ -44,7 +45,13 @@ class FullLoad:
         return self.output_tokens_per_s * 60.0 / self.chips.chips
 
 
-def full_load(engines: Sequence[KnownEngine], requests: KnownRequests, *, simulator: EngineChoice = "auto") -> FullLoad:
+def full_load(
+    engines: Sequence[KnownEngine],
+    requests: KnownRequests,
+    *,
+    link: KvLink | None = None,
+    simulator: EngineChoice = "auto",
+) -> FullLoad:
     """Serve all requests, in their order, as fast as can be; several engines take turns.
 
     Limits of the queue are lifted. Raises ValueError as `run_known`.
@@ -52,7 +59,7 @@ def full_load(engines: Sequence[KnownEngine], requests: KnownRequests, *, simula
     plain = [replace(engine, config=_patient(engine)) for engine in engines]
     places = sum(engine.config.max_num_seqs for engine in engines)
     many = repeated(requests, -(-min(ROUNDS * places, MOST_REQUESTS) // len(requests)))
-    run = run_known(plain, many, routing="round_robin", arrived_s=np.zeros(len(many)), simulator=simulator)
+    run = run_known(plain, many, routing="round_robin", arrived_s=np.zeros(len(many)), link=link, simulator=simulator)
     start_s, end_s = _full_span_s(run)
     inside = (run.last_s > start_s) & (run.last_s <= end_s)
     found = latencies(
@@ -122,9 +129,14 @@ def _patient(engine: KnownEngine) -> EngineConfig:
 
 
 def _full_span_s(run: KnownRun) -> tuple[float, float]:
-    """From when the batches have filled to when the first engine has nobody left to admit."""
+    """From when the batches have filled to when the first engine has nobody left to admit.
+
+    Of prefill and decode engines only one kind may be full, so there it is the time between early and late ends.
+    """
     ended = np.sort(run.last_s[run.status == Status.FINISHED])
     start_s = float(ended[int(FILLING_SHARE * ended.size)])
-    last = [float(np.nanmax(run.scheduled_s[run.engine == place])) for place in range(len(run.engines))]
-    end_s = min(last)
+    if any(engine.config.role != "both" for engine in run.engines):
+        end_s = float(ended[int((1.0 - FILLING_SHARE) * (ended.size - 1))])
+    else:
+        end_s = min(float(np.nanmax(run.scheduled_s[run.engine == place])) for place in range(len(run.engines)))
     return (start_s, end_s) if end_s > start_s else (0.0, float(ended[-1]))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from twin.cost.frozen import FrozenStepCost
+from twin.engine.cluster_types import KvLink
 from twin.job import EngineSetup, FrontendOverheads, SimulationJob
 from twin.known.requests import KnownRequests
 from twin.known.run import KnownEngine
@@ -56,6 +57,8 @@ def job_of(
     requests: KnownRequests,
     *,
     overheads: FrontendOverheads | None = None,
+    routing: str = "least_outstanding",
+    link: KvLink | None = None,
     replications: int = 4,
 ) -> SimulationJob:
     """A job on empty engines. Raises ValueError as `plan_of`, or if a cost has no coefficients."""
@@ -72,6 +75,8 @@ def job_of(
         engines=tuple(setups),
         traffic=plan_of(requests),
         root_seed=ROOT_SEED,
+        routing=routing,
+        link=link,
         overheads=overheads or FrontendOverheads(),
         coarse_replications=replications,
         fine_replications=replications,

@@ -75,16 +75,17 @@ def run_point(
     variant: Variant,
     limits: Sequence[SloTarget] = (),
     *,
-    routing: Routing = "round_robin",
+    routing: Routing = "least_outstanding",
     overheads: FrontendOverheads | None = None,
     notes: tuple[str, ...] = (),
     simulator: EngineChoice = "auto",
 ) -> Point:
     """Run a variant at both loads and judge it by `limits`; with a full batch only TPOT is judged."""
     requests = variant.requests
-    run = run_known(variant.engines, requests, routing=routing, overheads=overheads, simulator=simulator)
+    engines, link = variant.engines, variant.link
+    run = run_known(engines, requests, routing=routing, overheads=overheads, link=link, simulator=simulator)
     found = twin_latencies(requests, run, "client")
-    full = full_load(variant.engines, requests, simulator=simulator)
+    full = full_load(engines, requests, link=link, simulator=simulator)
     busy = chip_use(run, requests.isl_tokens)
     span_s = max(run.end_s - float(requests.arrived_s[0]), 1e-9)
     arriving_s = float(requests.arrived_s[-1] - requests.arrived_s[0])

@@ -4,6 +4,7 @@ Builds variants; runs none. Law: a variant that asks for nothing is the recordin
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from schemas.engines import EngineConfig
 from twin.cost.frozen import StepCost
+from twin.engine.cluster_types import KvLink
 from twin.engine.types import MAX_TOKENS
 from twin.known.requests import KnownRequests, require_fit
 from twin.known.run import KnownEngine
@@ -26,31 +28,36 @@ IDENTITY = ("deployment", "engine", "at_us", "fingerprint", "model_config", "kv_
 """Fields of a configuration that name an engine or are not single values: not for what-ifs."""
 CONFIG_FIELDS = tuple(name for name in EngineConfig.__struct_fields__ if name not in IDENTITY)
 TRAFFIC_FIELDS = ("rate_factor", "isl_factor", "osl_factor", "prefix_hit_ratio")
-FIELDS = ("engines", *TRAFFIC_FIELDS, *CONFIG_FIELDS)
+FLEET_FIELDS = ("engines", "pd")
+FIELDS = (*FLEET_FIELDS, *TRAFFIC_FIELDS, *CONFIG_FIELDS)
 """Everything a variant can ask for."""
 Settings = Mapping[str, Any]
+_SPLIT = re.compile(r"[1-9]\d{0,3}:[1-9]\d{0,3}")
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
     """Where variants start from: configurations, the costs that belong to one, and the requests.
 
-    `kv_blocks_of` computes the blocks of a configuration, where they follow from the rest of it.
+    `kv_blocks_of` computes the blocks of a configuration, where they follow from the rest of it. `link_of` tells how
+    KV travels between such engines.
     """
 
     configs: tuple[EngineConfig, ...]
     cost_of: CostOf
     requests: KnownRequests
     kv_blocks_of: Callable[[EngineConfig], int] | None = None
+    link_of: Callable[[EngineConfig], KvLink] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variant:
-    """Engines and requests under some settings; `settings` says what was asked."""
+    """Engines and requests under some settings; `settings` says what was asked. `link` joins prefill and decode."""
 
     settings: Settings
     engines: tuple[KnownEngine, ...]
     requests: KnownRequests
+    link: KvLink | None = None
 
     @property
     def name(self) -> str:
@@ -65,17 +72,30 @@ def build(base: Base, settings: Settings) -> Variant:
     """
     for name, value in settings.items():
         _require_known(name, value)
+    if "pd" in settings and ("engines" in settings or "role" in settings):
+        raise ValueError("pd says how many engines there are and what they do; leave engines and role out")
     fields = {name: value for name, value in settings.items() if name in CONFIG_FIELDS}
     configs = [with_fields(config, fields) for config in base.configs]
     if base.kv_blocks_of is not None and "kv_blocks" not in settings:
         configs = [msgspec.structs.replace(config, kv_blocks=base.kv_blocks_of(config)) for config in configs]
     if "engines" in settings:
         configs = _numbered(configs, settings["engines"])
+    if "pd" in settings:
+        configs = _apart(configs[0], str(settings["pd"]))
     if "prefix_hit_ratio" in settings:
         configs = [msgspec.structs.replace(config, enable_prefix_caching=True) for config in configs]
     requests = with_traffic(base.requests, settings, configs[0].block_size_tokens)
     require_fit(requests, configs)
-    return Variant(settings, tuple(KnownEngine(config, base.cost_of(config)) for config in configs), requests)
+    engines = tuple(KnownEngine(config, base.cost_of(config)) for config in configs)
+    return Variant(settings, engines, requests, _link(base, configs))
+
+
+def _link(base: Base, configs: Sequence[EngineConfig]) -> KvLink | None:
+    if all(config.role == "both" for config in configs):
+        return None
+    if base.link_of is None:
+        raise ValueError("prefill and decode engines need a KV link; say how long transfers take")
+    return base.link_of(configs[0])
 
 
 def with_fields(config: EngineConfig, fields: Settings) -> EngineConfig:
@@ -128,6 +148,8 @@ def _require_known(name: str, value: Any) -> None:
         raise ValueError(f"{name} is unknown; expected one of {', '.join(FIELDS)}")
     if name == "engines" and not (isinstance(value, int) and 1 <= value <= MOST_ENGINES):
         raise ValueError(f"engines must be a whole number in 1 .. {MOST_ENGINES}, got {value}")
+    if name == "pd" and not _SPLIT.fullmatch(str(value)):
+        raise ValueError(f"pd must be prefill:decode engines such as 1:3, both >= 1, got {value}")
     if name == "prefix_hit_ratio" and not (isinstance(value, int | float) and 0.0 <= value <= 1.0):
         raise ValueError(f"prefix_hit_ratio must be in 0 .. 1, got {value}")
     if name.endswith("_factor") and not (isinstance(value, int | float) and math.isfinite(value) and value > 0.0):
@@ -145,6 +167,18 @@ def _numbered(configs: Sequence[EngineConfig], count: int) -> list[EngineConfig]
         names.add(str(number))
         kept.append(msgspec.structs.replace(configs[0], engine=str(number)))
     return kept
+
+
+def _apart(config: EngineConfig, split: str) -> list[EngineConfig]:
+    """Engines like this one, some for prefill and some for decode."""
+    prefill, decode = (int(count) for count in split.split(":"))
+    roles = ["prefill"] * prefill + ["decode"] * decode
+    if len(roles) > MOST_ENGINES:
+        raise ValueError(f"pd must be at most {MOST_ENGINES} engines together, got {split}")
+    names = [
+        f"{role}-{number}" for role, count in (("prefill", prefill), ("decode", decode)) for number in range(count)
+    ]
+    return [msgspec.structs.replace(config, engine=name, role=role) for name, role in zip(names, roles, strict=True)]
 
 
 def _scaled(tokens: IntArray, factor: float) -> IntArray:
