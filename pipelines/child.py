@@ -12,7 +12,7 @@ from typing import Self
 import msgspec
 
 from pipelines.errors import ConfigError
-from pipelines.worker import Report
+from pipelines.posts import Report
 
 STOP_TIMEOUT_S = 10.0
 LOG_LINES = 4

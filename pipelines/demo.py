@@ -23,25 +23,20 @@ from pipelines.child import WorkerChild
 from pipelines.errors import ConfigError
 from pipelines.ingest.recording import Recording, read_recording
 from pipelines.log import Log, LogRecord
-from pipelines.outputs import Outgoing
 from pipelines.places import Place, noted, open_log
-from pipelines.playback import messages_of
+from pipelines.playback import LAST_TICK_AFTER_US, messages_of, tick_of
 from pipelines.player import Played, play
+from pipelines.posts import Report
 from pipelines.provision import create
 from pipelines.settings import Settings
 from pipelines.standard_job import measure, warm_up
 from pipelines.summary import Summary, summarise
 from pipelines.watch import WATCHED, draw, follow, tell
-from pipelines.worker import Report
-from schemas.changes import Tick
-from schemas.codec import encode
 from schemas.slos import SloTarget
-from schemas.topics import TICKS
 from twin.settings import CoreSettings
 
 DEFAULT_SPEED = 4.0
 FINISH_TIMEOUT_S = 45.0
-LAST_TICK_AFTER_US = 2 * US_PER_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +227,7 @@ class _Stage:
                 stop=lambda: time.monotonic() > stop_s,
             )
             if time.monotonic() > stop_s:
-                end = _last_tick(deployment, self._played.at_us + LAST_TICK_AFTER_US)
+                end = tick_of(deployment, self._played.at_us + LAST_TICK_AFTER_US)
                 await play(producer, [end], self._settings.partitions, speed=float("inf"), played=self._played)
 
     async def _finish(self, worker: WorkerChild) -> Report:
@@ -248,12 +243,6 @@ class _Stage:
                     f"the worker has handled {sum(report.handed.values())} of {self._played.messages} messages "
                     f"{FINISH_TIMEOUT_S:.0f} s after the last one; lower --speed"
                 )
-
-
-def _last_tick(deployment: str, at_us: int) -> Outgoing:
-    """Time as a record: lets the last records through."""
-    tick = Tick(deployment=deployment, at_us=at_us)
-    return Outgoing(TICKS.name, deployment, deployment.encode(), encode(tick), (), at_us)
 
 
 def _toml(core: CoreSettings) -> str:

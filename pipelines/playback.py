@@ -26,8 +26,13 @@ def messages_of(recording: Recording, slos: tuple[SloTarget, ...] = ()) -> Itera
     for event in recording:
         last_us = max(last_us, event.at_us)
         yield Outgoing(event.topic, deployment, event.key.encode(), encode(event.record), (), event.at_us)
-    end = Tick(deployment=deployment, at_us=last_us + LAST_TICK_AFTER_US)
-    yield Outgoing(TICKS.name, deployment, deployment.encode(), encode(end), (), end.at_us)
+    yield tick_of(deployment, last_us + LAST_TICK_AFTER_US)
+
+
+def tick_of(deployment: str, at_us: int) -> Outgoing:
+    """Time as a record: all before `at_us` was sent."""
+    tick = Tick(deployment=deployment, at_us=at_us)
+    return Outgoing(TICKS.name, deployment, deployment.encode(), encode(tick), (), at_us)
 
 
 LAST_TICK_AFTER_US = 2_000_000

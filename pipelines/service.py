@@ -15,12 +15,13 @@ from pipelines.drive import drive
 from pipelines.heartbeat import Heartbeat
 from pipelines.log import Log
 from pipelines.places import Place, open_log
+from pipelines.posts import Report
 from pipelines.provision import check, create
 from pipelines.runtime import Runtime
 from pipelines.settings import Settings
 from pipelines.standard_job import warm_up
 from pipelines.warmth import read_warm
-from pipelines.worker import Report, Worker
+from pipelines.worker import Worker
 from pipelines.workers import Simulators
 from schemas.codec import MAX_STATE_BYTES
 
@@ -59,6 +60,7 @@ async def serve(
             simulators,
             partitions=settings.partitions,
             max_backlog_units=settings.worker.max_backlog_units,
+            silence_ticks=settings.worker.silence_ticks,
         )
         async with _reading(settings, place, open_, worker) as failures:
             log.info("worker %d of group %s reads %s", settings.worker.slot, settings.worker.group, place)
@@ -67,7 +69,7 @@ async def serve(
             last = worker.report()
             await worker.stop()
             report(last)
-    log.info("stopped: %s", " ".join(f"{name} {count}" for name, count in sorted(worker.written.items())))
+    log.info("stopped: %s", " ".join(f"{name} {count}" for name, count in sorted(last.written.items())))
 
 
 @contextlib.asynccontextmanager

@@ -36,7 +36,7 @@ class WorkerSettings:
     back without a rebalance. `simulators` is the number of processes that simulate. `max_backlog_units` is how many
     records of a deployment may wait for a simulation before its input pauses. A worker that makes no progress on a
     partition with unread records for `stall_timeout_s` ends itself. `silence_ticks` writes time as records for
-    services that fall silent; it is for live services, not for recordings. `warm_file` holds what an earlier run had
+    live services that fall silent. `warm_file` holds what an earlier run had
     learned.
     """
 
@@ -46,7 +46,7 @@ class WorkerSettings:
     max_backlog_units: int = 8_000
     stall_timeout_s: float = 90.0
     stop_timeout_s: float = 2.0
-    silence_ticks: bool = False
+    silence_ticks: bool = True
     warm_file: Path | None = None
 
     def __post_init__(self) -> None:

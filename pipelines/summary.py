@@ -9,7 +9,7 @@ from typing import Any
 from pipelines.board import US_PER_S, Board
 from pipelines.checkpoint import read_checkpoint
 from pipelines.log import Log
-from pipelines.worker import Report
+from pipelines.posts import Report
 from schemas.codec import decode
 from schemas.topics import STATE
 from twin.accounting import Outcome

@@ -9,23 +9,21 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
-
-import msgspec
 
 from pipelines.checkpoint import read_checkpoint, with_positions
 from pipelines.errors import ConfigError
 from pipelines.lanes import INPUT_NAMES, Lane
-from pipelines.log import Log, LogRecord, Producer, RecordRefusedError, TopicPartition
-from pipelines.outputs import MADE_HEADER, Outgoing
+from pipelines.log import Log, LogRecord, Producer, TopicPartition
+from pipelines.outbox import Outbox
 from pipelines.partitions import partition_of
-from pipelines.runtime import Incoming, Runtime, Todo
+from pipelines.playback import tick_of
+from pipelines.posts import Post, Report, brief, incoming, whole_partitions
+from pipelines.runtime import Runtime, Todo
 from pipelines.workers import Simulators
-from schemas.codec import MAX_STATE_BYTES, SchemaError
-from schemas.topics import DLQ
+from schemas.codec import SchemaError
 from twin.core import SnapshotError
 from twin.job import SimulationJob, SimulationResult
 
@@ -33,44 +31,13 @@ log = logging.getLogger("twincast.worker")
 
 AWAITED_SILENCE_S = 2.0
 """How long to wait for records that the end offset promises before taking them for a gap in the log."""
+SILENCE_POLL_S = 1.0
 TURN_RECORDS = 64
 """Records handled before other tasks get a turn."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker stands: its partitions, the account of units, per topic and partition the offset handled up to,
-    records read and not handled, simulations not done, whether those can run and whether there is nothing to do,
-    rounds of snapshots, records written per topic."""
-
-    partitions: tuple[int, ...]
-    balance: dict[str, int]
-    handed: dict[str, int]
-    held: int
-    outstanding: int
-    simulators_ready: bool
-    idle: bool
-    snapshots: int
-    written: dict[str, int]
-
-
-@dataclass(slots=True)
-class _Post:
-    """A partition at work."""
-
-    lane: Lane
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    results: deque[SimulationResult] = field(default_factory=deque)
-    outstanding: Counter[str] = field(default_factory=Counter)
-    saved_ticks: dict[str, int] = field(default_factory=dict)
-    holding: bool = False
-    closing: bool = False
-    idle: bool = False
-    task: "asyncio.Task[None] | None" = None
-    moved_s: float = field(default_factory=time.monotonic)
-
-
 class Worker:
-    """See the module. `max_backlog_units`: see `WorkerSettings`.
+    """See the module. `max_backlog_units` and `silence_ticks`: see `WorkerSettings`.
 
     `failed` is a future that ends with the error that ended the worker.
     """
@@ -84,18 +51,18 @@ class Worker:
         *,
         partitions: int,
         max_backlog_units: int,
+        silence_ticks: bool = True,
     ) -> None:
         self._log = log_
-        self._producer = producer
+        self._outbox = Outbox(producer, partitions)
         self._runtime = runtime
         self._simulators = simulators
         self._partitions = partitions
         self._max_backlog_units = max_backlog_units
-        self._posts: dict[int, _Post] = {}
+        self._silence_ticks = silence_ticks
+        self._posts: dict[int, Post] = {}
         self._changing = asyncio.Lock()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.written: Counter[str] = Counter()
-        """Records written, per topic."""
         self.snapshots = 0
 
     # Partitions come and go
@@ -105,7 +72,7 @@ class Worker:
 
         Raises ConfigError when not all input topics of a partition are here, or a snapshot cannot be taken over.
         """
-        numbers = _whole_partitions(owned)
+        numbers = whole_partitions(owned)
         async with self._changing:
             for number in numbers:
                 if number not in self._posts:
@@ -120,7 +87,7 @@ class Worker:
             for topic, offset in post.lane.received.items()
         }
 
-    async def _open(self, number: int) -> _Post:
+    async def _open(self, number: int) -> Post:
         checkpoint = await read_checkpoint(self._log, number)
         for record in checkpoint.snapshots:
             try:
@@ -134,10 +101,10 @@ class Worker:
         places = [TopicPartition(topic, number) for topic in INPUT_NAMES]
         begins = await self._log.begin_offsets(places)
         positions = {place.topic: max(checkpoint.positions.get(place.topic, 0), begins[place]) for place in places}
-        post = _Post(Lane(number, positions))
+        post = Post(Lane(number, positions))
         post.saved_ticks = {core.deployment: core.ticks for core in self._cores(number)}
         post.task = asyncio.create_task(self._guard(post), name=f"partition {number}")
-        log.info("partition %d: %d deployments, from %s", number, len(post.saved_ticks), _brief(positions))
+        log.info("partition %d: %d deployments, from %s", number, len(post.saved_ticks), brief(positions))
         return post
 
     async def on_revoked(self, lost: Iterable[TopicPartition]) -> None:
@@ -159,7 +126,7 @@ class Worker:
                         await self._save(post)
             post.task.cancel()
         self._runtime.release(number)
-        log.info("partition %d: given up at %s", number, _brief(post.lane.handed))
+        log.info("partition %d: given up at %s", number, brief(post.lane.handed))
 
     # Records and results come in
 
@@ -181,7 +148,7 @@ class Worker:
         """Whether a partition cannot go on without records that stand in the log."""
         return any(post.lane.awaited for post in self._posts.values())
 
-    def _start(self, post: _Post, job: SimulationJob) -> None:
+    def _start(self, post: Post, job: SimulationJob) -> None:
         post.outstanding[job.deployment] += 1
 
         def done(future: "asyncio.Future[SimulationResult]") -> None:
@@ -200,7 +167,7 @@ class Worker:
 
     # The task of a partition
 
-    async def _guard(self, post: _Post) -> None:
+    async def _guard(self, post: Post) -> None:
         try:
             await self._work(post)
         except asyncio.CancelledError:
@@ -209,7 +176,7 @@ class Worker:
             log.exception("partition %d stopped", post.lane.partition)
             self.fail(error)
 
-    async def _work(self, post: _Post) -> None:
+    async def _work(self, post: Post) -> None:
         await self._go_on(post)  # a snapshot is taken before the ticks that were due by then
         handled = 0
         while not (post.closing and not post.outstanding and not post.results):
@@ -226,18 +193,18 @@ class Worker:
             if handled % TURN_RECORDS == 0:
                 await asyncio.sleep(0)
 
-    def _next(self, post: _Post) -> Todo | None:
+    def _next(self, post: Post) -> Todo | None:
         if post.results:
             return self._runtime.on_simulated(post.results.popleft())
         record = None if post.closing or self._congested(post) else post.lane.pop()
-        return None if record is None else self._runtime.handle(_incoming(record))
+        return None if record is None else self._runtime.handle(incoming(record))
 
-    def _congested(self, post: _Post) -> bool:
+    def _congested(self, post: Post) -> bool:
         """Whether a deployment waits for a simulation with more records behind it than it may hold."""
         cores = (self._runtime.cores.get(name) for name in post.outstanding)
         return any(core is not None and core.awaiting and core.backlog > self._max_backlog_units for core in cores)
 
-    async def _wait(self, post: _Post) -> None:
+    async def _wait(self, post: Post) -> None:
         lane = post.lane
         if not post.closing and not self._congested(post):
             if lane.must_ask:
@@ -247,10 +214,30 @@ class Worker:
                 await self._await_promised(post)
                 return
         post.idle = not post.outstanding and not lane.held and not post.closing
-        await post.wake.wait()
+        if post.idle and self._silence_ticks:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SILENCE_POLL_S):
+                    await post.wake.wait()
+            if not post.wake.is_set():
+                await self._tell_time(post)
+        else:
+            await post.wake.wait()
         post.idle = False
 
-    async def _await_promised(self, post: _Post) -> None:
+    async def _tell_time(self, post: Post) -> None:
+        """Write the time for live deployments that have fallen silent, if all that stands in the log was handled."""
+        now_us = time.time_ns() // 1000
+        cores = self._cores(post.lane.partition)
+        post.silence.forget({core.deployment for core in cores})
+        for core in cores:
+            post.silence.observe(core.deployment, core.state.newest_us, now_us)
+        due = [(c.deployment, post.silence.due_us(c.deployment, c.settings.period_us, now_us)) for c in cores]
+        if any(at_us for _, at_us in due) and await self._ends(post.lane.partition) == post.lane.handed:
+            for name, at_us in due:
+                if at_us is not None:
+                    await self._outbox.write(tick_of(name, at_us))
+
+    async def _await_promised(self, post: Post) -> None:
         try:
             async with asyncio.timeout(AWAITED_SILENCE_S):
                 await post.wake.wait()
@@ -265,44 +252,18 @@ class Worker:
 
     # What the runtime asks for
 
-    async def _carry_out(self, post: _Post, todo: Todo) -> None:
+    async def _carry_out(self, post: Post, todo: Todo) -> None:
         for message in todo.writes:
-            await self._write(message)
+            await self._outbox.write(message)
         for job in todo.jobs:
             self._start(post, job)
-
-    async def _write(self, message: Outgoing) -> None:
-        partition = partition_of(message.deployment, self._partitions) if message.deployment else None
-        made_us = time.time_ns() // 1000
-        try:
-            await self._producer.send(
-                message.topic,
-                key=message.key,
-                value=message.value,
-                headers=(*message.headers, (MADE_HEADER, str(made_us).encode())),
-                partition=partition,
-                timestamp_ms=message.at_us // 1000 if message.at_us else None,
-            )
-        except RecordRefusedError as error:
-            log.error("%s of %s was not written: %s", message.topic, message.deployment or "-", error)
-            self.written[f"{message.topic} refused"] += 1
-            return
-        self.written[message.topic] += 1
-        if message.topic == DLQ.name:
-            headers = dict(message.headers)
-            log.warning(
-                "%s refused: %s, %s",
-                headers["twincast_position"].decode(),
-                headers["twincast_reason"].decode(),
-                headers["twincast_detail"].decode(),
-            )
 
     # Snapshots
 
     def _cores(self, number: int) -> list[Any]:
         return [core for name, core in self._runtime.cores.items() if partition_of(name, self._partitions) == number]
 
-    def _save_is_due(self, post: _Post) -> bool:
+    def _save_is_due(self, post: Post) -> bool:
         """After so many ticks of any deployment; at once for a new one, or records before the others' offsets that
         only it has seen would be passed over by a restart."""
         saved = post.saved_ticks
@@ -311,7 +272,7 @@ class Worker:
             for core in self._cores(post.lane.partition)
         )
 
-    async def _hold_and_save(self, post: _Post) -> None:
+    async def _hold_and_save(self, post: Post) -> None:
         """Save as soon as no result is awaited; until then no new tick starts, and records go on being taken."""
         number = post.lane.partition
         if not post.holding:
@@ -321,11 +282,11 @@ class Worker:
             post.holding = False
             await self._go_on(post)
 
-    async def _go_on(self, post: _Post) -> None:
+    async def _go_on(self, post: Post) -> None:
         for _, todo in self._runtime.go_on(post.lane.partition):
             await self._carry_out(post, todo)
 
-    async def _save(self, post: _Post) -> bool:
+    async def _save(self, post: Post) -> bool:
         number = post.lane.partition
         snapshots = self._runtime.snapshots(number)
         if snapshots is None:
@@ -333,26 +294,18 @@ class Worker:
         ticks = {core.deployment: core.ticks for core in self._cores(number)}
         accounts = self._runtime.accounts(number).snapshot()
         written = with_positions(snapshots, post.lane.handed, accounts)
-        await self._producer.flush()
+        await self._outbox.flush()
         new = [message for message in written if message.deployment not in post.saved_ticks]
         for message in new:
-            await self._write_state(message)
+            await self._outbox.write_state(message)
         if new:
-            await self._producer.flush()
+            await self._outbox.flush()
         for message in written:
             if message.deployment in post.saved_ticks:
-                await self._write_state(message)
+                await self._outbox.write_state(message)
         post.saved_ticks = ticks
         self.snapshots += 1
         return True
-
-    async def _write_state(self, message: Outgoing) -> None:
-        if len(message.value) > MAX_STATE_BYTES:
-            raise ConfigError(
-                f"the snapshot of {message.deployment} has {len(message.value)} bytes, over {MAX_STATE_BYTES}; "
-                "shorten horizons_s, or report it"
-            )
-        await self._write(message)
 
     # The end
 
@@ -365,7 +318,7 @@ class Worker:
     async def stop(self) -> None:
         """Give up all partitions, their state saved where it can be, and store everything written."""
         await self.on_revoked([TopicPartition(INPUT_NAMES[0], number) for number in list(self._posts)])
-        await self._producer.flush()
+        await self._outbox.flush()
 
     def report(self) -> Report:
         """How it stands."""
@@ -381,7 +334,7 @@ class Worker:
             simulators_ready=self._simulators.ready.is_set(),
             idle=all(post.idle and not post.wake.is_set() for post in self._posts.values()),
             snapshots=self.snapshots,
-            written=dict(self.written),
+            written=dict(self._outbox.written),
         )
 
     async def stalled(self, longer_than_s: float) -> str | None:
@@ -394,7 +347,7 @@ class Worker:
             ends = await self._ends(number)
             behind = [topic for topic, end in ends.items() if post.lane.received[topic] < end]
             if post.lane.held or post.outstanding or await self._readable(post.lane, behind):
-                where = f"at {_brief(post.lane.handed)} of {_brief(ends)}"
+                where = f"at {brief(post.lane.handed)} of {brief(ends)}"
                 return f"partition {number} has not moved for {still_s:.0f} s, {where}"
             post.moved_s = now_s
         return None
@@ -410,29 +363,3 @@ class Worker:
 
 CLOSE_TIMEOUT_S = 1.0
 """How long giving up a partition may wait for its task, and for its last snapshot."""
-
-
-def _incoming(record: LogRecord) -> Incoming:
-    return Incoming(record.topic, record.partition, record.offset, record.key, record.value, record.headers)
-
-
-def _whole_partitions(owned: Iterable[TopicPartition]) -> list[int]:
-    """Numbers of partitions of which every input topic is here. Raises ConfigError where one is missing."""
-    by_number: dict[int, set[str]] = {}
-    for place in owned:
-        by_number.setdefault(place.partition, set()).add(place.topic)
-    for number, topics in sorted(by_number.items()):
-        missing = [topic for topic in INPUT_NAMES if topic not in topics]
-        if missing:
-            raise ConfigError(
-                f"partition {number} came without {', '.join(missing)}; all members of a group must read the same "
-                "topics with the same partitioning: stop the others"
-            )
-    return sorted(by_number)
-
-
-def _brief(offsets: Mapping[str, int]) -> str:
-    shown = [
-        f"{topic.split('.')[-2] if '.' in topic else topic}@{offset}" for topic, offset in offsets.items() if offset
-    ]
-    return " ".join(shown) or "the beginning"

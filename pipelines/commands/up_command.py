@@ -12,9 +12,9 @@ import msgspec
 from pipelines.heartbeat import EXIT_STALLED, Heartbeat
 from pipelines.logs import log_to_stderr
 from pipelines.places import find_place
+from pipelines.posts import Report
 from pipelines.service import StalledError, serve
 from pipelines.settings import Settings
-from pipelines.worker import Report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

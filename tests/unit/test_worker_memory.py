@@ -355,15 +355,16 @@ def test_a_partition_that_does_not_move_with_records_waiting_is_told() -> None:
     async def scene(bench: Bench) -> None:
         bench.simulators.hold = True
         async with bench.worker(backlog=50) as worker:
-            await bench.send(list(messages_of(recording())))
+            sent = await bench.send(list(messages_of(recording())))
             await asyncio.sleep(0.3)
             assert await worker.stalled(60.0) is None
             told = await worker.stalled(0.1)
             assert told is not None
             assert f"partition {partition_of('d', PARTITIONS)} has not moved" in told
             bench.simulators.release()
-            await asyncio.sleep(0.3)
+            await bench.done(worker, sent)
         async with bench.worker() as idle:
+            await bench.done(idle, sent)
             await asyncio.sleep(0.3)
             assert await idle.stalled(0.1) is None
 

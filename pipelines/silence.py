@@ -1,0 +1,48 @@
+"""When to write time as a record, for services that fell silent. Writes nothing and reads no clock.
+
+A core knows time from its records alone; when none come, its windows do not close and its forecasts stop. The shell
+then says what time it is, as a record like any other, so that a replay hears it too. Only for services that live now:
+the events of a recording lie in the past, and a tick of today would make all of them late.
+
+Law: a tick never names a time at or before the newest event of its deployment, nor one within `MARGIN_US` of now.
+"""
+
+from dataclasses import dataclass, field
+
+US_PER_S = 1_000_000
+LIVE_LAG_US = 60 * US_PER_S
+"""A service whose events reached us so soon after they happened lives now."""
+MARGIN_US = 5 * US_PER_S
+"""Events of the last moments may still be on their way to the log."""
+
+
+@dataclass(slots=True)
+class _News:
+    newest_us: int
+    heard_us: int
+    live: bool
+
+
+@dataclass(slots=True)
+class Silence:
+    """What was heard of the deployments of one partition."""
+
+    _news: dict[str, _News] = field(default_factory=dict)
+
+    def observe(self, deployment: str, newest_us: int, now_us: int) -> None:
+        """The newest event time applied so far, as of now."""
+        before = self._news.get(deployment)
+        if before is None or newest_us > before.newest_us:
+            self._news[deployment] = _News(newest_us, now_us, now_us - newest_us < LIVE_LAG_US)
+
+    def due_us(self, deployment: str, period_us: int, now_us: int) -> int | None:
+        """The time to tell a deployment that has been silent for a period, if there is any to tell."""
+        news = self._news.get(deployment)
+        if news is None or not news.live or now_us - news.heard_us < period_us:
+            return None
+        at_us = now_us - MARGIN_US
+        return at_us if at_us > news.newest_us else None
+
+    def forget(self, deployments: set[str]) -> None:
+        """Keep only these."""
+        self._news = {name: news for name, news in self._news.items() if name in deployments}
