@@ -351,22 +351,30 @@ def test_a_simulation_that_fails_ends_the_worker_with_its_reason() -> None:
     on_a_bench(scene)
 
 
+def still(worker: Worker, seconds: float) -> None:
+    """As if nothing had moved for so long."""
+    for post in worker._posts.values():
+        post.moved_s -= seconds
+
+
 def test_a_partition_that_does_not_move_with_records_waiting_is_told() -> None:
     async def scene(bench: Bench) -> None:
         bench.simulators.hold = True
         async with bench.worker(backlog=50) as worker:
             sent = await bench.send(list(messages_of(recording())))
-            await asyncio.sleep(0.3)
+            while worker.report().outstanding == 0:
+                await asyncio.sleep(0.01)
             assert await worker.stalled(60.0) is None
-            told = await worker.stalled(0.1)
+            still(worker, 61.0)
+            told = await worker.stalled(60.0)
             assert told is not None
             assert f"partition {partition_of('d', PARTITIONS)} has not moved" in told
             bench.simulators.release()
             await bench.done(worker, sent)
         async with bench.worker() as idle:
             await bench.done(idle, sent)
-            await asyncio.sleep(0.3)
-            assert await idle.stalled(0.1) is None
+            still(idle, 61.0)
+            assert await idle.stalled(60.0) is None
 
     on_a_bench(scene)
 
