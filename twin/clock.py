@@ -1,21 +1,28 @@
 """Event time of one deployment: the watermark and the buffer that puts records in order. Knows no wall clock.
 
+Steps of one message travel together as long as nothing comes between them: one entry of the buffer, not fifty.
+
 Laws: the watermark never falls; what is released is in (at_us, topic, partition, offset, index) order and does not
-depend on the order of arrival within the lateness bound; one clock in the future moves nothing.
+depend on the order of arrival within the lateness bound; one clock in the future moves nothing; a run of steps is
+admitted, ordered and released as its units would be.
 """
 
 import heapq
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
+
+from schemas.steps import Step
 
 US_PER_S = 1_000_000
 MAX_JUMP_US = 60 * US_PER_S
 JUMP_CONFIRMATIONS = 3
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
+class Position(msgspec.Struct, frozen=True, order=True, gc=False):
     """Where a unit stands on the wire; `index` is its place in a message of many."""
 
     topic: str
@@ -23,10 +30,16 @@ class Position:
     offset: int
     index: int = 0
 
+    def at(self, index: int) -> "Position":
+        """The position of another unit of the message."""
+        return Position(self.topic, self.partition, self.offset, index)
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """One input unit: its event time, its position, its record, and the engine run it belongs to (steps only)."""
+
+class Unit(msgspec.Struct, frozen=True, gc=False):
+    """One input unit: its event time, its position, its record, and the engine run it belongs to (steps only).
+
+    A struct, as one is made for every record and a dataclass takes four times as long.
+    """
 
     at_us: int
     position: Position
@@ -37,6 +50,35 @@ class Unit:
     def order(self) -> tuple[int, Position]:
         """The key by which units are applied."""
         return (self.at_us, self.position)
+
+
+class StepRun(msgspec.Struct, frozen=True, gc=False):
+    """Steps of one engine out of one message, n >= 1, rising in (event time, index).
+
+    `position` is that of the first; `at_us` (n) are event times, `indexes` (n) the places in the message.
+    """
+
+    position: Position
+    engine: str
+    epoch: int
+    steps: Sequence[Step]
+    at_us: Sequence[int]
+    indexes: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def part(self, begin: int, end: int) -> "StepRun":
+        """Steps `begin` to `end` - 1 as a run."""
+        if begin == 0 and end == len(self.steps):
+            return self
+        first, inside = self.position.at(self.indexes[begin]), slice(begin, end)
+        return StepRun(first, self.engine, self.epoch, self.steps[inside], self.at_us[inside], self.indexes[inside])
+
+    def units(self) -> Iterator[Unit]:
+        """The steps one by one."""
+        for at_us, index, step in zip(self.at_us, self.indexes, self.steps, strict=True):
+            yield Unit(at_us, self.position.at(index), step, self.engine, self.epoch)
 
 
 @dataclass(slots=True)
@@ -73,14 +115,29 @@ class EventClock:
         source.newest_us = max(source.newest_us, unit.at_us)
         return [unit], refused
 
+    def is_plain(self, topic: str, first_us: int, last_us: int) -> bool:
+        """Whether units from `first_us` to `last_us`, in order, would all be admitted, none late, and no other
+        refused by them."""
+        if first_us < self.watermark_us:
+            return False
+        source = self._sources.get(topic)
+        return source is None or (not source.suspects and last_us <= (source.newest_us or first_us) + MAX_JUMP_US)
+
+    def move(self, topic: str, at_us: int) -> None:
+        """What `admit` does to the clock for units up to `at_us` that are plain."""
+        source = self._sources.get(topic)
+        if source is not None and at_us > source.newest_us:
+            source.newest_us = at_us
+
     def is_late(self, unit: Unit) -> bool:
         """Below the watermark on arrival."""
         return unit.at_us < self.watermark_us
 
     def advance(self) -> int:
         """Recompute the watermark and return it."""
-        low = min((s.newest_us - s.lateness_us for s in self._sources.values()), default=0)
-        self.watermark_us = max(self.watermark_us, low)
+        low = min([source.newest_us - source.lateness_us for source in self._sources.values()], default=0)
+        if low > self.watermark_us:
+            self.watermark_us = low
         return self.watermark_us
 
     def tick(self, at_us: int) -> None:
@@ -111,24 +168,58 @@ class ReorderBuffer:
     """Units waiting for the watermark, released in order. Does not judge them."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[tuple[int, Position], Unit]] = []
+        self._heap: list[tuple[int, Position, Unit | StepRun, int]] = []
+        """Keys of the first unit, and for a run how many of its steps are gone."""
+        self._waiting = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return self._waiting
 
     def push(self, unit: Unit) -> None:
         """Add a unit."""
-        heapq.heappush(self._heap, (unit.order(), unit))
+        heapq.heappush(self._heap, (unit.at_us, unit.position, unit, 0))
+        self._waiting += 1
+
+    def push_run(self, run: StepRun) -> None:
+        """Add all units of a run."""
+        heapq.heappush(self._heap, (run.at_us[0], run.position, run, 0))
+        self._waiting += len(run.steps)
 
     def next_at_us(self) -> int | None:
         """Event time of the next unit, None when empty."""
-        return self._heap[0][1].at_us if self._heap else None
+        return self._heap[0][0] if self._heap else None
 
-    def pop_until(self, at_us: int) -> Iterator[Unit]:
-        """Release units with event time <= `at_us`, in order."""
-        while self._heap and self._heap[0][1].at_us <= at_us:
-            yield heapq.heappop(self._heap)[1]
+    def pop_until(self, at_us: int) -> Iterator[Unit | StepRun]:
+        """Release units with event time <= `at_us`, in order; steps that follow each other come as one run."""
+        heap = self._heap
+        while heap and heap[0][0] <= at_us:
+            _, _, item, begin = heapq.heappop(heap)
+            if isinstance(item, Unit):
+                self._waiting -= 1
+                yield item
+                continue
+            end = self._reach(item, begin, at_us)
+            if end < len(item.steps):
+                position = item.position.at(item.indexes[end])
+                heapq.heappush(heap, (item.at_us[end], position, item, end))
+            self._waiting -= end - begin
+            yield item.part(begin, end)
+
+    def _reach(self, run: StepRun, begin: int, until_us: int) -> int:
+        """How far a run goes on before another unit's turn or `until_us`."""
+        if not self._heap or self._heap[0][0] > until_us:
+            return bisect_right(run.at_us, until_us, begin)
+        next_us, next_position = self._heap[0][:2]
+        end = bisect_left(run.at_us, next_us, begin)
+        while end < len(run.at_us) and run.at_us[end] == next_us:
+            if run.position.at(run.indexes[end]) > next_position:
+                break
+            end += 1
+        return end
 
     def units(self) -> list[Unit]:
         """All units still waiting, in order."""
-        return [unit for _, unit in sorted(self._heap)]
+        found: list[Unit] = []
+        for _, _, item, begin in self._heap:
+            found += [item] if isinstance(item, Unit) else item.part(begin, len(item.steps)).units()
+        return sorted(found, key=Unit.order)

@@ -21,7 +21,7 @@ from schemas.topics import ALERTS, FORECASTS, SCORES
 from twin.accounting import Accounts
 from twin.baselines import Baselines
 from twin.calibration import Calibration
-from twin.clock import Position
+from twin.clock import Unit
 from twin.credibility import Authority, Standing, assess
 from twin.deployment import DeploymentState
 from twin.drift import DriftAlerts
@@ -131,32 +131,34 @@ class Core:
         """Apply what the watermark allows; stop at a tick while the one before waits for its results."""
         effects: list[Effect] = []
         watermark_us = self._intake.clock.watermark_us
+        if self._next_tick_us is None:
+            self._next_tick_us = self._first_tick_us(watermark_us)
         while True:
             due_us = self._next_tick_us
             if due_us is None or due_us > watermark_us:
-                effects += self._apply_until(watermark_us)
-                if self._next_tick_us == due_us:
-                    return effects
-                continue
+                return effects + self._apply_until(watermark_us)
             effects += self._apply_until(due_us)
             if self._pending is not None or self._held:
                 return effects
             self._next_tick_us = due_us + self.settings.period_us
             effects += self._tick(due_us)
 
+    def _first_tick_us(self, watermark_us: int) -> int | None:
+        """The first unit sets the ticks."""
+        at_us = self._intake.next_at_us()
+        if at_us is None or at_us > watermark_us:
+            return None
+        return (at_us // self.settings.period_us + 1) * self.settings.period_us
+
     def _apply_until(self, until_us: int) -> list[Effect]:
         alerts = []
-        for unit in self._intake.release(until_us):
-            position: Position = unit.position
-            self._applied[(position.topic, position.partition)] = position.offset + 1
-            for block in self.state.apply(unit):
+        for item in self._intake.release(until_us):
+            position = item.position
+            self._applied[position.topic, position.partition] = position.offset + 1
+            for block in self.state.apply(item):
                 alerts += self._drift.on_steps(block.engine, block.block, block.learned)
-            if isinstance(unit.record, RequestFinished):
-                alerts += self._drift.on_finished(unit.record)
-            if self._next_tick_us is None:
-                period_us = self.settings.period_us
-                self._next_tick_us = (unit.at_us // period_us + 1) * period_us
-                break  # the first unit sets the ticks; the caller goes on with them
+            if isinstance(item, Unit) and isinstance(item.record, RequestFinished):
+                alerts += self._drift.on_finished(item.record)
         return [Emit(ALERTS, self.deployment, alert) for alert in alerts]
 
     def _tick(self, as_of_us: int) -> list[Effect]:

@@ -3,6 +3,7 @@
 Law: the state depends on the units applied and their order, on nothing else.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from schemas.requests import RequestArrived, RequestFinished, RequestRecord
 from schemas.slos import Slos, SloTarget
 from schemas.steps import EngineStats, Step
 from twin.baselines import BaselineHistory
-from twin.clock import Unit
+from twin.clock import StepRun, Unit
 from twin.cost.block import StepBlock
 from twin.cost.model import Learned
 from twin.engine_room import EngineRoom
@@ -62,14 +63,14 @@ class DeploymentState:
         self.refingerprinted = False
         self._learned_before: dict[str, Any] = {}
 
-    def apply(self, unit: Unit) -> list[LearnedSteps]:
-        """Fold one unit; returns blocks of steps that were learned on the way."""
+    def apply(self, unit: Unit | StepRun) -> list[LearnedSteps]:
+        """Fold one unit or a run of steps; returns blocks of steps that were learned on the way."""
+        if isinstance(unit, StepRun):
+            return self._on_steps(unit.engine, unit.steps, unit.at_us)
         record = unit.record
-        self.newest_us = max(self.newest_us, unit.at_us)
         if isinstance(record, Step):
-            self.saturation.on_step(record)
-            room = self.room(unit.engine)
-            return [LearnedSteps(room.name, block, learned) for block, learned in room.on_step(record)]
+            return self._on_steps(unit.engine, (record,), (unit.at_us,))
+        self.newest_us = max(self.newest_us, unit.at_us)
         if isinstance(record, RequestRecord):
             self._on_request(record)
         elif isinstance(record, EngineConfig):
@@ -84,6 +85,12 @@ class DeploymentState:
             self._name_the_nameless(record.engine)
             self.room(record.engine).stats = record
         return []
+
+    def _on_steps(self, engine: str, steps: Sequence[Step], at_us: Sequence[int]) -> list[LearnedSteps]:
+        self.newest_us = max(self.newest_us, at_us[-1])
+        self.saturation.on_steps(steps, at_us)
+        room = self.room(engine)
+        return [LearnedSteps(room.name, block, learned) for block, learned in room.on_steps(steps)]
 
     def _name_the_nameless(self, engine: str) -> None:
         """Requests that named no engine were served by the first one that tells its name."""

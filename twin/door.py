@@ -27,6 +27,11 @@ def objection(record: object) -> str | None:
     return None
 
 
+def passes(shortest_us: int, longest_us: int) -> bool:
+    """Whether no step of such a duration is objected to, whatever else is in it."""
+    return shortest_us > 0 and longest_us <= LONGEST_REQUEST_US
+
+
 def _finished(record: RequestFinished) -> str | None:
     stamps = (
         (record.arrived_us, record.first_token_us, record.at_us),

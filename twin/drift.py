@@ -10,6 +10,7 @@ same alerts, snapshot or not.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import add
 from typing import Any, Self
 
 import numpy as np
@@ -86,19 +87,22 @@ class DriftMonitor:
         whole = [np.rint(np.minimum(column, MAX_VALUE) * PER_UNIT).astype(np.int64) for column in (observed, expected)]
         buckets = np.add.reduceat(np.stack([*whole, exceeded, np.ones_like(at_us)]), starts, axis=1)
         told: list[Transition] = []
-        for i, start in enumerate(starts):
-            number = int(at_us[start]) // size_us
-            if number != self._number:
-                told += self._close(int(at_us[start]))
-            self._number = number
-            for j in range(4):
-                self._bucket[j] += int(buckets[j, i])
+        for start, sums in zip(starts.tolist(), buckets.T.tolist(), strict=True):
+            told += self._add(int(at_us[start]), sums)
         return told
 
     def update_one(self, at_us: int, observed: float, expected: float, exceeded: bool = False) -> list[Transition]:
         """`update_many` of one value."""
-        one = np.array([at_us]), np.array([observed]), np.array([expected]), np.array([exceeded])
-        return self.update_many(*one)
+        whole = [round(min(value, MAX_VALUE) * PER_UNIT) for value in (observed, expected)]
+        return self._add(at_us, [*whole, int(exceeded), 1])
+
+    def _add(self, at_us: int, sums: list[int]) -> list[Transition]:
+        """Take sums of values of one slot of time, of which the first is of `at_us`."""
+        number = at_us // round(self.settings.bucket_s * 1e6)
+        told = self._close(at_us) if number != self._number else []
+        self._number = number
+        self._bucket = list(map(add, self._bucket, sums))
+        return told
 
     def _close(self, now_us: int) -> list[Transition]:
         """End the open bucket if it holds enough, and begin the next at `now_us`."""

@@ -3,7 +3,7 @@
 Law: steps are learned in blocks whose bounds follow from event time alone, so that a replay learns the same bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any
@@ -78,13 +78,24 @@ class EngineRoom:
         return request is not None
 
     def on_step(self, step: Step) -> list[tuple[StepBlock, Learned]]:
-        """Fold a step; learn when a block is full. Returns what was learned."""
+        """`on_steps` of one."""
+        return self.on_steps((step,))
+
+    def on_steps(self, steps: Sequence[Step]) -> list[tuple[StepBlock, Learned]]:
+        """Fold steps in order; learn when a block is full. Returns what was learned."""
         self.ends = None
-        self.live.apply_step(step)
-        self.has_rows = self.has_rows or bool(step.rows)
-        self.steps_seen += 1
-        self._unlearned.append(msgspec.structs.replace(step, rows=(), preempted=()))
-        return self.learn() if len(self._unlearned) >= BLOCK_STEPS else []
+        self.live.apply_steps(steps)
+        self.has_rows = self.has_rows or any(step.rows for step in steps)
+        self.steps_seen += len(steps)
+        found: list[tuple[StepBlock, Learned]] = []
+        begin = 0
+        while begin < len(steps):
+            end = begin + BLOCK_STEPS - len(self._unlearned)
+            self._unlearned += [_without_names(step) for step in steps[begin:end]]
+            begin = end
+            if len(self._unlearned) >= BLOCK_STEPS:
+                found += self.learn()
+        return found
 
     def on_finished(self, event: RequestFinished) -> None:
         """Take a request that this engine has served; of use only where no steps are recorded."""
@@ -210,6 +221,11 @@ class EngineRoom:
         room._unlearned = [msgspec.convert(item, Step) for item in data["unlearned"]]
         room._previous = None if data["previous"] is None else msgspec.convert(data["previous"], Step)
         return room
+
+
+def _without_names(step: Step) -> Step:
+    """The step as costs are learned from it."""
+    return msgspec.structs.replace(step, rows=(), preempted=()) if step.rows or step.preempted else step
 
 
 def _cost(data: dict[str, Any]) -> FrozenStepCost:

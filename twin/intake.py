@@ -1,11 +1,13 @@
 """Messages of one deployment -> units in event order. Decides duplicate, late, quarantined; applies nothing.
 
 Laws: every unit that comes in is settled here or released exactly once; a refusal changes nothing but counters;
-redelivered units (below the offset already read) are not counted again.
+redelivered units (below the offset already read) are not counted again; steps of a message that are in order, new and
+neither late nor ahead are taken in together, with the outcome that each would have had.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import add, attrgetter, xor
 from typing import Any
 
 import msgspec
@@ -16,13 +18,14 @@ from schemas.lineage import Offset
 from schemas.steps import Step, StepBatch
 from schemas.topics import TOPICS
 from twin.accounting import Accounts, Outcome
-from twin.clock import EventClock, Position, ReorderBuffer, Unit
-from twin.door import objection
+from twin.clock import EventClock, Position, ReorderBuffer, StepRun, Unit
+from twin.door import objection, passes
 from twin.identity import Identities, Seen
 
+_TIMES_AND_NUMBER = attrgetter("start_us", "duration_us", "step")
 
-@dataclass(frozen=True, slots=True)
-class Message:
+
+class Message(msgspec.Struct, frozen=True, gc=False):
     """One message of a log for one deployment. `decoded` is None for a tombstone (null value) of `key`."""
 
     topic: str
@@ -72,10 +75,37 @@ class Intake:
         for index, error in message.decoded.refused:
             position = Position(where.topic, where.partition, where.offset, index)
             refusals.append(self._refuse(Refusal(position, Outcome.DEAD_LETTER, error.reason)))
-        for unit in _units(where, message.decoded):
-            refusals.extend(self._admit(unit))
+        record = message.decoded.record
+        if not isinstance(record, StepBatch):
+            refusals += self._admit(Unit(record.at_us, where, record))
+        elif not self._admit_together(where, message.decoded):
+            for unit in _steps(where, message.decoded):
+                refusals += self._admit(unit)
         self.clock.advance()
         return refusals
+
+    def _admit_together(self, where: Position, decoded: Decoded) -> bool:
+        """Take in all steps of a message at once; False, and nothing changed, if they need a look at each."""
+        batch: StepBatch = decoded.record
+        if not batch.steps:
+            return True
+        starts_us, durations_us, numbers = zip(*map(_TIMES_AND_NUMBER, batch.steps), strict=True)
+        at_us = list(map(add, starts_us, durations_us))
+        first = numbers[0]
+        if not (
+            passes(min(durations_us), max(durations_us))
+            and at_us == sorted(at_us)
+            and numbers == tuple(range(first, first + len(numbers)))
+            and self._identities.is_beyond(batch.engine, batch.epoch, first)
+            and self.clock.is_plain(where.topic, at_us[0], at_us[-1])
+        ):
+            return False
+        self._identities.remember(batch.engine, batch.epoch, first, tuple(map(xor, starts_us, durations_us)))
+        self.clock.move(where.topic, at_us[-1])
+        indexes = _indexes(decoded)
+        at_first = where.at(indexes[0]) if indexes[0] else where
+        self._buffer.push_run(StepRun(at_first, batch.engine, batch.epoch, batch.steps, at_us, indexes))
+        return True
 
     def _admit(self, unit: Unit) -> list[Refusal]:
         reason = objection(unit.record)
@@ -108,11 +138,16 @@ class Intake:
         self.accounts.settle(refusal.outcome, reason=refusal.reason)
         return refusal
 
-    def release(self, until_us: int) -> Iterator[Unit]:
-        """Units up to an event time at or below the watermark, in order; each counts as applied."""
-        for unit in self._buffer.pop_until(min(until_us, self.clock.watermark_us)):
-            self.accounts.settle(Outcome.APPLIED)
-            yield unit
+    def next_at_us(self) -> int | None:
+        """Event time of the next unit to be released, None when none waits."""
+        return self._buffer.next_at_us()
+
+    def release(self, until_us: int) -> Iterator[Unit | StepRun]:
+        """Units up to an event time at or below the watermark, in order, steps that follow each other as one run;
+        each unit counts as applied."""
+        for item in self._buffer.pop_until(min(until_us, self.clock.watermark_us)):
+            self.accounts.settle(Outcome.APPLIED, 1 if isinstance(item, Unit) else len(item))
+            yield item
 
     def offsets(self) -> tuple[Offset, ...]:
         """The next offset to read, per topic and partition that was seen."""
@@ -141,16 +176,18 @@ class Intake:
         self._next_offset = {(offset.topic, offset.partition): offset.next_offset for offset in offsets}
 
 
-def _units(where: Position, decoded: Decoded) -> Iterator[Unit]:
-    record = decoded.record
-    if not isinstance(record, StepBatch):
-        yield Unit(record.at_us, where, record)
-        return
+def _steps(where: Position, decoded: Decoded) -> Iterator[Unit]:
+    batch: StepBatch = decoded.record
+    for index, step in zip(_indexes(decoded), batch.steps, strict=True):
+        yield Unit(step.at_us, where.at(index), step, engine=batch.engine, epoch=batch.epoch)
+
+
+def _indexes(decoded: Decoded) -> Sequence[int]:
+    """Places in the message of the steps that could be read."""
+    if not decoded.refused:
+        return range(decoded.units)
     refused = {index for index, _ in decoded.refused}
-    indexes = (index for index in range(decoded.units) if index not in refused)
-    for index, step in zip(indexes, record.steps, strict=True):
-        position = Position(where.topic, where.partition, where.offset, index)
-        yield Unit(step.at_us, position, step, engine=record.engine, epoch=record.epoch)
+    return [index for index in range(decoded.units) if index not in refused]
 
 
 def _plain(unit: Unit) -> dict[str, Any]:

@@ -4,14 +4,18 @@ Does not know output lengths of unfinished requests, nor time beyond the last ev
 of waiting and running; `computed_tokens` never exceeds known tokens; finishing or aborting removes it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from schemas.requests import RequestArrived
 from schemas.steps import Step, StepRow
 
 MAX_LIVE_REQUESTS = 50_000
+_SCHEDULED = attrgetter("decode_requests", "prefill_requests", "rows", "preempted")
+_ONLY_DECODES = [0, (), ()]
 
 
 @dataclass(slots=True)
@@ -67,6 +71,26 @@ class LiveEngine:
     def leave(self, request_id: str) -> LiveRequest | None:
         """Remove a request that ended; None if it was not here."""
         return self.running.pop(request_id, None) or self.waiting.pop(request_id, None)
+
+    def apply_steps(self, steps: Sequence[Step]) -> None:
+        """Fold steps in order, the same as `apply_step` of each; decodes that follow each other go together."""
+        for (decode_requests, *others), group in groupby(steps, _SCHEDULED):
+            alike = list(group)
+            for step in alike if others != _ONLY_DECODES else alike[:1]:
+                self.apply_step(step)
+            if others == _ONLY_DECODES and len(alike) > 1:
+                self._decode_on(decode_requests, alike[1:])
+
+    def _decode_on(self, decode_requests: int, steps: Sequence[Step]) -> None:
+        """Fold steps that schedule what the step before them did: that many decodes and nothing else."""
+        ready = [request for request in self.running.values() if _is_decoding(request)]
+        for request in ready[:decode_requests]:
+            request.computed_tokens += len(steps)
+            request.generated_tokens += len(steps)
+            if request.first_token_us is None:
+                request.first_token_us = steps[0].at_us
+        self.kv_used_blocks = steps[-1].kv_used_blocks
+        self.last_step_end_us = max(self.last_step_end_us, max([step.at_us for step in steps]))
 
     def apply_step(self, step: Step) -> None:
         """Fold one step. Rows give the exact progress; counts alone give it first come, first served."""

@@ -3,7 +3,9 @@
 Law: 0 <= saturated <= busy in every second; memory is bounded by the span.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,20 +22,27 @@ class Saturation:
         self._span_s = int(span_s) + 1
         self._seconds: OrderedDict[int, list[int]] = OrderedDict()
 
-    def on_step(self, step: Step) -> None:
-        """Count one step into the second of its end."""
-        self._add(step.at_us, step.duration_us, bool(step.waiting))
+    def on_steps(self, steps: Sequence[Step], at_us: Sequence[int]) -> None:
+        """Count steps into the seconds of their ends `at_us`, which rise."""
+        begin = 0
+        while begin < len(steps):
+            second = at_us[begin] // US_PER_S
+            end = bisect_left(at_us, (second + 1) * US_PER_S, begin)
+            inside = steps[begin:end]
+            busy_us = sum([step.duration_us for step in inside])
+            self._add_to(second, busy_us, sum([step.duration_us for step in inside if step.waiting]))
+            begin = end
 
     def add_many(self, at_us: IntArray, duration_s: FloatArray, waiting: BoolArray) -> None:
         """Count steps by their ends (n,), durations (n,) and whether requests waited (n,)."""
         durations_us = np.rint(duration_s * US_PER_S).astype(np.int64)
-        for row in zip(at_us.tolist(), durations_us.tolist(), waiting.tolist(), strict=True):
-            self._add(*row)
+        for ended_us, duration_us, waited in zip(at_us.tolist(), durations_us.tolist(), waiting.tolist(), strict=True):
+            self._add_to(ended_us // US_PER_S, duration_us, duration_us if waited else 0)
 
-    def _add(self, at_us: int, duration_us: int, waiting: bool) -> None:
-        busy = self._seconds.setdefault(at_us // US_PER_S, [0, 0])
-        busy[0] += duration_us
-        busy[1] += duration_us if waiting else 0
+    def _add_to(self, second: int, busy_us: int, waiting_us: int) -> None:
+        busy = self._seconds.setdefault(second, [0, 0])
+        busy[0] += busy_us
+        busy[1] += waiting_us
         while len(self._seconds) > self._span_s:
             self._seconds.popitem(last=False)
 
@@ -42,7 +51,8 @@ class Saturation:
 
         >>> from schemas.steps import Step
         >>> seen = Saturation(60)
-        >>> for waiting in (0, 3): seen.on_step(Step(step=waiting, start_us=10**15, duration_us=5, waiting=waiting))
+        >>> steps = [Step(step=waiting, start_us=10**15, duration_us=5, waiting=waiting) for waiting in (0, 3)]
+        >>> seen.on_steps(steps, [step.at_us for step in steps])
         >>> seen.ratio(10**15 - 1, 10**15 + 10**6)
         0.5
         """

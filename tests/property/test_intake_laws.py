@@ -8,7 +8,7 @@ from schemas.requests import RequestArrived, RequestFinished
 from schemas.steps import Step, StepBatch
 from schemas.topics import REQUESTS, STEPS
 from twin.accounting import Outcome
-from twin.clock import Unit
+from twin.clock import StepRun, Unit
 from twin.intake import Intake, Message
 
 START_US = 1_796_052_000_000_000
@@ -36,7 +36,15 @@ def released(intake: Intake, messages: list[Message]) -> list[Unit]:
     out = []
     for message in messages:
         intake.accept(message)
-        out.extend(intake.release(START_US + 10**9))
+        out.extend(units(intake))
+    return out
+
+
+def units(intake: Intake, until_us: int = START_US + 10**9) -> list[Unit]:
+    """What is released, one by one."""
+    out: list[Unit] = []
+    for item in intake.release(until_us):
+        out += item.units() if isinstance(item, StepRun) else [item]
     return out
 
 
@@ -116,7 +124,7 @@ def test_a_partly_bad_message_applies_its_good_steps() -> None:
     intake = Intake({STEPS.name: 0})
     (refusal,) = intake.accept(Message(STEPS.name, 0, 0, decode(STEPS.name, bad)))
     assert (refusal.outcome, refusal.position.index) == (Outcome.DEAD_LETTER, 1)
-    assert [unit.position.index for unit in intake.release(START_US + 10)] == [0, 2]
+    assert [unit.position.index for unit in units(intake, START_US + 10)] == [0, 2]
     assert intake.accounts.as_dict()["in"] == 3
 
 

@@ -15,7 +15,7 @@ from schemas.requests import RequestFinished
 from twin.cost.block import StepBlock
 from twin.cost.model import StepCostModel
 from twin.cost.shape import StepShape
-from twin.drift import DriftAlerts
+from twin.drift import DriftAlerts, DriftMonitor
 
 SHAPES = shapes_of(14_000, 31)
 
@@ -169,3 +169,17 @@ def test_forecasts_that_miss_for_long_are_told_unless_costs_explain_it() -> None
     told_by(steps_of(SHAPES, level=lambda s: 2.1 if s > 100 else 1.0, sigma=0.08), costs, StepCostModel())
     assert costs.drifting == ("step cost of engine '0'",)
     assert scores(costs) == []
+
+
+def test_values_one_by_one_tell_what_all_at_once_tell() -> None:
+    rng = np.random.default_rng(4)
+    at_us = START_US + np.cumsum(rng.integers(1, 900_000, 800))
+    observed = np.where(np.arange(800) < 400, 1.0, 1.7) * rng.gamma(40.0, 1 / 40.0, 800)
+    observed[[5, 700]] = (math.inf, 1e9)
+    exceeded = rng.random(800) < 0.05
+    together, singly = DriftMonitor(), DriftMonitor()
+    told = together.update_many(at_us, observed, np.ones(800), exceeded)
+    rows = zip(at_us.tolist(), observed.tolist(), exceeded.tolist(), strict=True)
+    assert told == [move for at, value, above in rows for move in singly.update_one(at, value, 1.0, above)]
+    assert told
+    assert together.snapshot() == singly.snapshot()

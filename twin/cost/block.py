@@ -5,6 +5,7 @@ Law: every row of a block built here ends as exactly one of kept or refused, and
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,7 @@ FEATURES: Final = (
     "decode_context_tokens",
 )
 """Column order of `StepBlock.shapes`: the fields of `StepShape`."""
+PAIRS: Final = FEATURES.index("prefill_attention_pairs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +58,58 @@ class StepBlock:
     @classmethod
     def from_steps(cls, steps: Sequence[Step], previous: Step | None = None) -> "StepBlock":
         """Columns of wire steps of one engine. `previous` is the step before the first, for its gap."""
-        n = len(steps)
-        shapes = np.zeros((n, len(FEATURES)))
-        at_us = np.zeros(n, dtype=np.int64)
-        duration_s = np.zeros(n)
-        classes = sorted({name for step in steps for name in step.class_us})
-        class_s = {name: np.full(n, np.nan) for name in classes}
-        for i, step in enumerate(steps):
-            at_us[i] = step.at_us
-            shapes[i] = shape_row(shape_of(step))
-            duration_s[i] = step.duration_us * 1e-6
+        columns = _columns(steps)
+        classes = sorted({name for step in steps if step.class_us for name in step.class_us})
+        class_s = {name: np.full(len(steps), np.nan) for name in classes}
+        for i, step in enumerate(steps if classes else ()):
             if step.class_us:
                 for name in classes:
                     class_s[name][i] = step.class_us.get(name, 0) * 1e-6
-        return cls(at_us=at_us, shapes=shapes, duration_s=duration_s, gap_s=_gaps_s(steps, previous), class_s=class_s)
+        return cls(
+            at_us=columns["start_us"] + columns["duration_us"],
+            shapes=_shapes(columns),
+            duration_s=columns["duration_us"].astype(np.float64) * 1e-6,
+            gap_s=_gaps_s(columns, previous),
+            class_s=class_s,
+        )
+
+
+_COLUMNS: Final = (
+    "start_us",
+    "duration_us",
+    "prefill_requests",
+    "prefill_tokens",
+    "prefill_context_tokens",
+    "prefill_attention_pairs",
+    "decode_requests",
+    "decode_context_tokens",
+    "waiting",
+    "running",
+    "finished_requests",
+)
+_UNKNOWN: Final = -1
+"""Stands for None in a column of counts."""
+_row_of = attrgetter(*_COLUMNS)
+
+
+def _columns(steps: Sequence[Step]) -> dict[str, IntArray]:
+    """Counts and times of steps (n,) by name."""
+    columns = zip(*map(_row_of, steps), strict=True) if steps else ((),) * len(_COLUMNS)
+    return {
+        name: np.array([_UNKNOWN if v is None else v for v in column] if None in column else column, dtype=np.int64)
+        for name, column in zip(_COLUMNS, columns, strict=True)
+    }
+
+
+def _shapes(columns: Mapping[str, IntArray]) -> FloatArray:
+    """`shape_row` of `shape_of` of every step."""
+    shapes = np.stack([columns[name] for name in FEATURES], axis=1).astype(np.float64)
+    estimated = columns["prefill_attention_pairs"] == _UNKNOWN
+    if estimated.any():
+        tokens, context = columns["prefill_tokens"][estimated], columns["prefill_context_tokens"][estimated]
+        chunks = np.maximum(columns["prefill_requests"][estimated], 1)
+        shapes[estimated, PAIRS] = np.rint(tokens * (context / chunks + (tokens / chunks + 1.0) / 2.0))
+    return shapes
 
 
 def shape_of(step: Step) -> StepShape:
@@ -109,19 +149,19 @@ def shape_features(shape: StepShape) -> dict[str, float]:
     return {name: float(value) for name, value in zip(FEATURES, shape_row(shape), strict=True)}
 
 
-def _gaps_s(steps: Sequence[Step], previous: Step | None) -> FloatArray:
+def _gaps_s(columns: Mapping[str, IntArray], previous: Step | None) -> FloatArray:
     """Time from the last step that did work to this one, where work was left all the while; else NaN."""
-    gap_s = np.full(len(steps), np.nan)
-    worked_until_us = previous.at_us if previous is not None and _works(previous) and _leaves_work(previous) else None
-    for i, step in enumerate(steps):
-        works = _works(step)
-        if worked_until_us is not None and works:
-            gap_s[i] = (step.start_us - worked_until_us) * 1e-6
-        if not _leaves_work(step):
-            worked_until_us = None
-        elif works:
-            worked_until_us = step.at_us
-    return gap_s
+    start_us = columns["start_us"]
+    works = columns["prefill_tokens"] + columns["decode_requests"] > 0
+    running, waiting = columns["running"], np.maximum(columns["waiting"], 0)
+    leaves = (running != _UNKNOWN) & (running - columns["finished_requests"] + waiting > 0)
+    places = np.arange(len(start_us))
+    # The last step before each that worked or left nothing; 0 is the step before the first, 1 the first.
+    last = np.maximum.accumulate(np.concatenate(([0], np.where(works | ~leaves, places + 1, 0))))[:-1]
+    left_first = previous is not None and _works(previous) and _leaves_work(previous)
+    left = np.concatenate(([left_first], leaves))[last]
+    ended_us = np.concatenate(([previous.at_us if previous is not None else 0], start_us + columns["duration_us"]))
+    return np.where(works & left, (start_us - ended_us[last]) * 1e-6, np.nan)
 
 
 def _works(step: Step) -> bool:
