@@ -12,11 +12,16 @@ import signal
 from collections.abc import AsyncIterator, Callable
 
 from pipelines.drive import drive
+from pipelines.errors import ConfigError
 from pipelines.heartbeat import Heartbeat
+from pipelines.ingest.raw_stage import RawStage
+from pipelines.ingest.span_mapping import read_mapping
 from pipelines.log import Log
+from pipelines.outbox import Outbox
 from pipelines.places import Place, open_log
 from pipelines.posts import Report
 from pipelines.provision import check, create
+from pipelines.raw_drive import RAW_NAMES, ingest
 from pipelines.runtime import Runtime
 from pipelines.settings import Settings
 from pipelines.standard_job import warm_up
@@ -62,9 +67,9 @@ async def serve(
             max_backlog_units=settings.worker.max_backlog_units,
             silence_ticks=settings.worker.silence_ticks,
         )
-        async with _reading(settings, place, open_, worker) as failures:
+        async with _reading(settings, place, open_, worker) as failures, _ingesting(settings, open_) as ingest_failure:
             log.info("worker %d of group %s reads %s", settings.worker.slot, settings.worker.group, place)
-            await _watch(settings, worker, failures, stop, heartbeat, report)
+            await _watch(settings, worker, lambda: failures() or ingest_failure(), stop, heartbeat, report)
             heartbeat.must_end_within(_end_bound_s(settings))
             last = worker.report()
             await worker.stop()
@@ -91,11 +96,34 @@ async def _reading(
         return
     reader = asyncio.create_task(drive(open_, worker, group))
     try:
-        yield lambda: reader.exception() if reader.done() and not reader.cancelled() else None
+        yield lambda: _failure_of(reader)
     finally:
         reader.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await reader
+
+
+@contextlib.asynccontextmanager
+async def _ingesting(settings: Settings, open_: Log) -> AsyncIterator[Callable[[], BaseException | None]]:
+    """Take in raw spans and metrics where the log has topics for them; gives a question for why that failed."""
+    if len(await open_.partition_counts(RAW_NAMES)) < len(RAW_NAMES):
+        yield lambda: None
+        return
+    file = settings.worker.spans_file
+    stage = RawStage(None if file is None else read_mapping(file))
+    async with open_.producer(max_record_bytes=MAX_STATE_BYTES + 65_536) as producer:
+        outbox = Outbox(producer, settings.partitions)
+        task = asyncio.create_task(ingest(open_, outbox, stage, settings.worker.group))
+        try:
+            yield lambda: _failure_of(task)
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConfigError):
+                await task
+
+
+def _failure_of(task: "asyncio.Task[None]") -> BaseException | None:
+    return task.exception() if task.done() and not task.cancelled() else None
 
 
 async def _watch(

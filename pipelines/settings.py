@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "twincast.toml"
 SLOS_FILE = "slos.toml"
+SPANS_FILE = "spans.toml"
 EVERY_DEPLOYMENT = "*"
 SCENARIOS = {scenario.name: scenario for scenario in (BASELINE, BURST, LONG_TAIL)}
 MAX_PARTITIONS = 1024
@@ -37,7 +38,7 @@ class WorkerSettings:
     records of a deployment may wait for a simulation before its input pauses. A worker that makes no progress on a
     partition with unread records for `stall_timeout_s` ends itself. `silence_ticks` writes time as records for
     live services that fall silent. `warm_file` holds what an earlier run had
-    learned.
+    learned, `spans_file` which deployment a raw span belongs to.
     """
 
     group: str = "twincast"
@@ -48,6 +49,7 @@ class WorkerSettings:
     stop_timeout_s: float = 2.0
     silence_ticks: bool = True
     warm_file: Path | None = None
+    spans_file: Path | None = None
 
     def __post_init__(self) -> None:
         if not TOPIC_NAME.fullmatch(self.group):
@@ -110,9 +112,10 @@ def read_settings(
     """Settings from the environment, `twincast.toml` and `slos.toml`.
 
     The files are looked for in `directory` (the working directory) unless named here or by TWINCAST_CONFIG and
-    TWINCAST_SLOS; a named one must exist. The environment goes before the files. Its variables: TWINCAST_NAMESPACE,
-    _PARTITIONS, _GROUP, _SLOT, _SIMULATORS, _WARM_FILE, _DATA_DIR, _CACHE_DIR, _LOG_LEVEL, those of `broker_settings`
-    and those of `cluster_access`. Raises ConfigError.
+    TWINCAST_SLOS; a named one must exist. A `spans.toml` there, or named by TWINCAST_SPANS, is for workers that take in
+    raw spans. The environment goes before the files. Its variables: TWINCAST_NAMESPACE, _PARTITIONS, _GROUP, _SLOT,
+    _SIMULATORS, _WARM_FILE, _DATA_DIR, _CACHE_DIR, _LOG_LEVEL, those of `broker_settings` and of `cluster_access`.
+    Raises ConfigError.
     """
     env = dict(os.environ if environ is None else environ)
     own = {name.removeprefix("TWINCAST_"): text for name, text in env.items() if name.startswith("TWINCAST_") and text}
@@ -135,7 +138,7 @@ def read_settings(
         cache_dir=cache,
         namespace=own.get("NAMESPACE") or topics.text("namespace", ""),
         partitions=_env_int(own, "PARTITIONS", topics.integer("partitions", 4)),
-        worker=_worker(own, worker),
+        worker=_worker(own, worker, here),
         defaults=defaults,
         deployments=deployments,
         slos=targets,
@@ -235,7 +238,7 @@ def _broker(env: Mapping[str, str], table: Table) -> BrokerSettings:
     return broker_settings(merged)
 
 
-def _worker(own: Mapping[str, str], table: Table) -> WorkerSettings:
+def _worker(own: Mapping[str, str], table: Table, here: Path) -> WorkerSettings:
     base = WorkerSettings(simulators=max(1, (os.cpu_count() or 2) - 1))
     found = WorkerSettings(
         group=own.get("GROUP") or table.text("group", base.group),
@@ -246,6 +249,7 @@ def _worker(own: Mapping[str, str], table: Table) -> WorkerSettings:
         stop_timeout_s=table.number("stop_timeout_s", base.stop_timeout_s),
         silence_ticks=table.boolean("silence_ticks", base.silence_ticks),
         warm_file=_path_of(own.get("WARM_FILE") or table.text("warm_file", "")),
+        spans_file=_path_of(own.get("SPANS")) or (here / SPANS_FILE if (here / SPANS_FILE).exists() else None),
     )
     table.finish()
     return found
