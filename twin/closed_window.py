@@ -21,6 +21,8 @@ from twin.bias import RoleSteps
 from twin.cost.block import StepBlock
 from twin.cost.frozen import PS_PER_S, FrozenStepCost
 from twin.cost.shape import Role, StepShape
+from twin.ends.finished_log import FinishedLog
+from twin.ends.hindsight import state_then
 from twin.engine.types import CarriedRequest
 from twin.job import EngineSetup, SimulationJob
 from twin.metrics import CLOSES_AFTER_S, METRICS, QUANTILES, FloatArray, IntArray, Latencies, latencies, quantile
@@ -153,6 +155,7 @@ class _Came:
     members: int
     observed: Latencies
     lengths: Mapping[tuple[int, int], int]
+    timed: Sequence[RequestFinished]
     as_of_us: int
 
     @classmethod
@@ -179,12 +182,23 @@ class _Came:
             members=members,
             observed=_recorded(rows[:members], closes_us),
             lengths={(each.arrived_us, each.isl_tokens): each.osl_tokens for each in timed},
+            timed=timed,
             as_of_us=job.as_of_us,
         )
 
     def state_of(self, setup: EngineSetup) -> Any:
-        """The engine as it stood, its requests with the lengths they really had; unknown ones end at once."""
+        """The engine as it stood, its requests with the lengths they really had; unknown ones end at once.
+
+        Where nobody had told who was in it, those are who had come and not ended.
+        """
         state = setup.state
+        if setup.presence is not None:
+            log = FinishedLog()
+            for each in self.timed:
+                if each.arrived_us <= self.as_of_us < each.at_us and each.engine in ("", setup.name):
+                    log.on_finished(each)
+            then = state_then(log.table(), self.as_of_us, setup.config)
+            return replace(state, running=then.running, waiting=then.waiting)
         return replace(
             state,
             running=tuple(self._with_length(each) for each in state.running),

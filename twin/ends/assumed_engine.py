@@ -24,7 +24,7 @@ from twin.metrics import FloatArray, IntArray
 MAX_NUM_SEQS = 256
 MAX_NUM_BATCHED_TOKENS = 2_048
 BUDGETS_TOKENS = (256, 512, 1_024, 2_048, 4_096, 8_192)
-CLEARLY_BETTER = 1.1
+CLEARLY_WORSE_RATIO, CLEARLY_WORSE = 1.1, 0.005
 BLOCK_SIZE_TOKENS = 16
 KV_TOKENS = 131_072
 LEAST_BLOCKED_S = 3.0
@@ -57,7 +57,7 @@ class AssumedLimits:
 
     def on_budgets(self, spread: Mapping[int, float]) -> None:
         """Take how far likely steps stray from their costs under each of some token budgets; lower is better."""
-        enough = min(spread.values()) * CLEARLY_BETTER
+        enough = min(spread.values()) * CLEARLY_WORSE_RATIO + CLEARLY_WORSE
         near = [budget for budget, value in spread.items() if value <= enough]
         self.budget_tokens = min(near, key=lambda budget: abs(math.log(budget / MAX_NUM_BATCHED_TOKENS)))
 

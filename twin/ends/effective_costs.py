@@ -125,7 +125,7 @@ class EffectiveCosts:
     def _settle(self, stretch: "_Stretch", steps: LikelySteps, learned: int) -> None:
         """The first `learned` steps are done with."""
         self.done_us = stretch.at_us(steps.end_s[learned - 1])
-        self.log.count(stretch.counted(steps, learned), self.done_us)
+        self.log.count(stretch.counted(steps, learned), stretch.left_tokens(steps, learned), self.done_us)
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data."""
@@ -262,3 +262,9 @@ class _Stretch:
         most = self.window.osl_tokens - 1
         counted[self._rows] = np.where(entered, np.minimum(now, most), UNKNOWN)
         return counted
+
+    def left_tokens(self, steps: LikelySteps, learned: int) -> IntArray:
+        """`computed_tokens` of every row of the log that are still to be computed after these steps."""
+        left = self._table[:, COMPUTED].copy()
+        left[self._rows] -= steps.prefilled_tokens(learned)
+        return left

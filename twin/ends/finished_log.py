@@ -44,9 +44,9 @@ class FinishedLog:
     """Rows of `COLUMNS`, whole numbers.
 
     Token times are the engine's own where the record has them, else the client's. `scheduled_us` is `UNKNOWN` where no
-    record tells. `computed_tokens` is the prompt without what the prefix cache gave: as the record says, else what its
-    block hashes let expect of those seen before. `counted_steps` is `UNKNOWN` until the request's first token lies in
-    a stretch that was learned; from then on it counts its later steps in such stretches.
+    record tells. `computed_tokens` is the prompt without what the prefix cache gave (as the record says, else what its
+    block hashes let expect of those seen before), as far as it lies in no stretch that was learned. `counted_steps` is
+    `UNKNOWN` until the request's first token lies in such a stretch; then it counts its later steps in them.
     """
 
     def __init__(self) -> None:
@@ -124,10 +124,11 @@ class FinishedLog:
         lags = (quantile(np.array(ages[-newest:], np.float64), LAG_QUANTILE) for newest in LAG_REQUESTS)
         return min(round(max(lags)), MAX_LAG_US)
 
-    def count(self, counted: IntArray, until_us: int) -> None:
-        """Note `counted_steps` of each row (n,), all being learned up to `until_us`; forget who is of no more use."""
-        for row, steps in zip(self._rows, counted.tolist(), strict=True):
-            row[COUNTED] = steps
+    def count(self, counted: IntArray, left_tokens: IntArray, until_us: int) -> None:
+        """All is learned up to `until_us`: note `counted_steps` and what is left of `computed_tokens` of each row (n,),
+        and forget who is of no more use."""
+        for row, steps, left in zip(self._rows, counted.tolist(), left_tokens.tolist(), strict=True):
+            row[COUNTED], row[COMPUTED] = steps, left
         old, newest = self._rows[:-KEPT], self._rows[-KEPT:]
         self._rows = [row for row in old if row[LAST] > until_us] + newest
 

@@ -7,7 +7,7 @@ say. Laws: steps do not overlap and lie within the stretch; every prompt token i
 stretch are those that passed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,7 +52,7 @@ class LikelySteps:
     had arrived before it and were not scheduled in it (K,).
 
     `first_token` (n,) is each request's step of its first token, `first_step` (n,) the first one of its prefill; both
-    are -1 for who had entered before.
+    are -1 for who had entered before. `shares` (m, 3): request, step and tokens of every prefill chunk.
     """
 
     start_s: FloatArray
@@ -62,6 +62,12 @@ class LikelySteps:
     waiting: IntArray
     first_step: IntArray
     first_token: IntArray
+    shares: IntArray
+
+    def prefilled_tokens(self, upto: int) -> IntArray:
+        """Prompt tokens of each request (n,) that the first `upto` steps have computed."""
+        part = self.shares[self.shares[:, 1] < upto]
+        return np.bincount(part[:, 0], part[:, 2], len(self.first_token)).astype(np.int64)
 
 
 def likely_steps(window: Window, predict: Predict, budget_tokens: int) -> LikelySteps | None:
@@ -86,6 +92,7 @@ def likely_steps(window: Window, predict: Predict, budget_tokens: int) -> Likely
         waiting=_waiting(laid, window, filled, tick_s),
         first_step=np.where(window.entered, -1, filled.first),
         first_token=np.where(window.entered, -1, filled.last),
+        shares=filled.shares,
     )
 
 
@@ -166,11 +173,12 @@ def _whole_steps(window: Window, gaps: Gaps, counts: FloatArray, budget_tokens: 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Filled:
-    """Shapes (K, 5), and each request's first and last step of its prefill (n,)."""
+    """Shapes (K, 5), each request's first and last step of its prefill (n,), and its chunks (m, 3)."""
 
     shapes: FloatArray
     first: IntArray
     last: IntArray
+    shares: IntArray
 
 
 def _filled(window: Window, laid: _Laid, context: FloatArray, budget_tokens: int, tick_s: float) -> _Filled:
@@ -178,18 +186,19 @@ def _filled(window: Window, laid: _Laid, context: FloatArray, budget_tokens: int
     shapes = np.zeros((laid.count, 5))
     shapes[:, 3] = laid.decoding
     shapes[:, 4] = np.where(laid.decoding > 0, context[laid.gap], 0.0)
-    room = np.maximum(budget_tokens - laid.decoding, 1.0)
+    room = np.maximum(budget_tokens - laid.decoding, 1.0).astype(np.int64)
     last = np.searchsorted((laid.end_s[1:] + laid.end_s[:-1]) / 2.0, window.first_s)
     known = ~np.isnan(window.started_s)
     middle = (laid.start_s[1:] + laid.start_s[:-1]) / 2.0
     told = np.searchsorted(middle, np.where(known, window.started_s, 0.0))
     first = np.minimum(np.where(known, told, _next_steps(laid, window.ready_s, tick_s)), last)
+    shares: list[tuple[int, int, int]] = []
     for i in np.flatnonzero(~window.entered).tolist():
-        tokens = float(window.computed_tokens[i])
+        tokens = int(window.computed_tokens[i])
         if not known[i]:
             first[i] = _latest_start(room, shapes[:, 1], int(first[i]), int(last[i]), tokens)
-        _lay(shapes, room, int(first[i]), int(last[i]), tokens)
-    return _Filled(shapes, first, last)
+        shares += [(i, *share) for share in _lay(shapes, room, int(first[i]), int(last[i]), tokens)]
+    return _Filled(shapes, first, last, np.array(shares, np.int64).reshape(-1, 3))
 
 
 def _next_steps(laid: _Laid, times_s: FloatArray, tick_s: float) -> IntArray:
@@ -204,25 +213,27 @@ def _waiting(laid: _Laid, window: Window, filled: _Filled, tick_s: float) -> Int
     return np.cumsum(change)[: laid.count]
 
 
-def _latest_start(room: FloatArray, prefill_tokens: FloatArray, first: int, end: int, tokens: float) -> int:
+def _latest_start(room: IntArray, prefill_tokens: FloatArray, first: int, end: int, tokens: int) -> int:
     """The last step from which on the budget suffices; one earlier if prefills before it left room there."""
     step = end
     while step > first and tokens > room[step]:
-        tokens -= max(room[step], 0.0)
+        tokens -= max(int(room[step]), 0)
         step -= 1
-    return step - 1 if step > first and room[step - 1] > 0.0 and prefill_tokens[step - 1] > 0.0 else step
+    return step - 1 if step > first and room[step - 1] > 0 and prefill_tokens[step - 1] > 0 else step
 
 
-def _lay(shapes: FloatArray, room: FloatArray, first: int, end: int, tokens: float) -> None:
-    """Compute a prompt in the steps first .. end, in place; what does not fit goes into the last."""
-    before = 0.0
+def _lay(shapes: FloatArray, room: IntArray, first: int, end: int, tokens: int) -> Iterator[tuple[int, int]]:
+    """Compute a prompt in the steps first .. end, in place; what does not fit goes into the last. Yields step and
+    tokens of each chunk."""
+    before = 0
     for step in range(first, end + 1):
-        share = tokens if step == end else min(tokens, max(room[step], 0.0))
-        if share <= 0.0:
+        share = tokens if step == end else min(tokens, max(int(room[step]), 0))
+        if share <= 0:
             continue
-        shapes[step, 0] += 1.0
+        yield step, share
+        shapes[step, 0] += 1
         shapes[step, 1] += share
-        shapes[step, 2] += share * before + share * (share + 1.0) / 2.0
+        shapes[step, 2] += share * before + share * (share + 1) / 2
         room[step] -= share
         before += share
         tokens -= share
