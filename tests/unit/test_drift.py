@@ -173,12 +173,12 @@ def test_forecasts_that_miss_for_long_are_told_unless_costs_explain_it() -> None
 
 def test_values_one_by_one_tell_what_all_at_once_tell() -> None:
     rng = np.random.default_rng(4)
-    at_us = START_US + np.cumsum(rng.integers(1, 900_000, 800))
-    observed = np.where(np.arange(800) < 400, 1.0, 1.7) * rng.gamma(40.0, 1 / 40.0, 800)
-    observed[[5, 700]] = (math.inf, 1e9)
-    exceeded = rng.random(800) < 0.05
+    at_us = START_US + np.cumsum(rng.integers(1, 200_000, 3000))
+    observed = np.where(np.arange(3000) < 1500, 1.0, 1.7) * rng.gamma(40.0, 1 / 40.0, 3000)
+    observed[[2_900, 2_950]] = (math.inf, 1e9)
+    exceeded = rng.random(3000) < 0.05
     together, singly = DriftMonitor(), DriftMonitor()
-    told = together.update_many(at_us, observed, np.ones(800), exceeded)
+    told = together.update_many(at_us, observed, np.ones(3000), exceeded)
     rows = zip(at_us.tolist(), observed.tolist(), exceeded.tolist(), strict=True)
     assert told == [move for at, value, above in rows for move in singly.update_one(at, value, 1.0, above)]
     assert told
