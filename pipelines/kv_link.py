@@ -46,16 +46,16 @@ def link_of(costs: Costs, given: KvLink | None, *, overlapped: bool) -> Callable
     """The given link, else what the hardware's nearest link between engines does; None where neither is known."""
     if given is not None:
         return lambda _: given
-    hardware, graph_of = costs.hardware, costs.graph_of
-    if hardware is None or graph_of is None:
+    prior = costs.prior
+    if prior is None:
         return None
 
     def found(config: EngineConfig) -> KvLink:
-        graph = graph_of(config)
+        graph = prior.graph_of(config)
         try:
-            link = hardware.link_for(2 * graph.devices)
+            link = prior.hardware.link_for(2 * graph.devices)
         except ValueError as error:
-            raise ConfigError(f"prefill and decode on {hardware.name}: {error}; or give --kv-link") from error
+            raise ConfigError(f"prefill and decode on {prior.hardware.name}: {error}; or give --kv-link") from error
         token_s = graph.kv_bytes_per_token / link.bandwidth_bytes_per_s
         return KvLink(round(token_s * PS_PER_S), round(link.latency_s * PS_PER_S), overlapped=overlapped)
 

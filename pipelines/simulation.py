@@ -50,10 +50,10 @@ class Simulation:
         )
 
     def effects(self, progress: Callable[[float], None] = lambda _: None) -> list[KnownEffect]:
-        """Bottlenecks by effect, the most helpful first."""
+        """Bottlenecks by effect, the most helpful first; costs in their affine form, the speed constant."""
         source, costs = self.inputs.source, self.inputs.costs
         return rank_effects(
-            self.engines,
+            [KnownEngine(config, costs.cost_of(config)) for config in self.inputs.engines],
             source.requests,
             costs.changes(self.inputs.engines[0]),
             noise=costs.noise,
@@ -79,9 +79,17 @@ class Simulation:
 
 
 def simulate_inputs(
-    inputs: Inputs, *, routing: Routing, speed_as_recorded: bool = False, simulator: EngineChoice = "auto"
+    inputs: Inputs,
+    *,
+    routing: Routing,
+    speed_as_recorded: bool = False,
+    exact: bool = False,
+    simulator: EngineChoice = "auto",
 ) -> Simulation:
-    """Run and compare. Raises ConfigError, before anything runs, if something cannot work."""
+    """Run and compare; `exact` looks costs up step by step instead of in their affine form.
+
+    Raises ConfigError, before anything runs, if something cannot work.
+    """
     source, costs = inputs.source, inputs.costs
     if speed_as_recorded and not (inputs.own_costs and costs.learned):
         raise ConfigError(
@@ -90,8 +98,9 @@ def simulate_inputs(
     link = inputs.link
     try:
         require_fit(source.requests, inputs.engines)
+        cost_of = costs.exact_of if exact else costs.cost_of
         engines = tuple(
-            KnownEngine(config, costs.cost_of(config), costs.speed_of(config) if speed_as_recorded else None)
+            KnownEngine(config, cost_of(config), costs.speed_of(config) if speed_as_recorded else None)
             for config in inputs.engines
         )
         started = time.perf_counter()

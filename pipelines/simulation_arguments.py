@@ -69,6 +69,9 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         "--hardware", metavar="NAME|FILE", help=f"prior of a preset ({', '.join(PRESETS)}) or .toml file"
     )
     costs.add_argument("--model", type=Path, metavar="FILE", help="with --hardware: config.json or ONNX of the model")
+    costs.add_argument(
+        "--operators", type=Path, metavar="DIR", help="with --hardware: operators measured there (LLMServingSim's CSV)"
+    )
 
 
 def read_inputs(args: argparse.Namespace, most_seqs: int = 0) -> Inputs:
@@ -77,8 +80,9 @@ def read_inputs(args: argparse.Namespace, most_seqs: int = 0) -> Inputs:
     if len(origins) > 1:
         flags = " and ".join("--" + name.replace("_", "-") for name in origins)
         raise ConfigError(f"{flags} are two origins of step costs; give one")
-    if args.model is not None and args.hardware is None:
-        raise ConfigError("--model says nothing without --hardware; give both")
+    for name in ("model", "operators"):
+        if getattr(args, name) is not None and args.hardware is None:
+            raise ConfigError(f"--{name} says nothing without --hardware; give both")
     fields = parse_settings(args.set)
     given_link = None if args.kv_link is None else parse_link(args.kv_link, overlapped=args.kv_overlapped)
     costs = _given_costs(args, most_seqs)
@@ -107,4 +111,4 @@ def _given_costs(args: argparse.Namespace, most_seqs: int) -> Costs | None:
         return learned_costs(teacher, teacher.engines, most_seqs)
     if args.costs is not None:
         return file_costs(args.costs)
-    return None if args.hardware is None else hardware_costs(args.hardware, args.model)
+    return None if args.hardware is None else hardware_costs(args.hardware, args.model, args.operators)

@@ -8,27 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from pipelines.cost_file import read_costs
 from pipelines.errors import ConfigError
-from pipelines.hardware_file import load_hardware
-from pipelines.model_file import read_graph
+from pipelines.hardware_costs import HardwareCosts, read_hardware_costs
 from pipelines.traffic_source import TrafficSource
 from schemas.engines import EngineConfig
 from schemas.requests import RequestFinished
 from schemas.steps import Step
 from twin.cost.block import StepBlock
-from twin.cost.frozen import FrozenStepCost
+from twin.cost.frozen import FrozenStepCost, StepCost
 from twin.cost.model import StepCostModel
 from twin.cost.noise import StepNoise
-from twin.cost.prior import engine_graph, kv_capacity_tokens, operating_range, prior_step_cost
+from twin.cost.prior import kv_capacity_tokens, operating_range
 from twin.cost.static import StaticCost, static_cost
 from twin.ends.effective_costs import EffectiveCosts
 from twin.engine.types import STEPS_PER_EPOCH, Noise
-from twin.graph.build import Parallelism
-from twin.graph.operators import OperatorGraph
-from twin.hardware.topology import Hardware
 from twin.known.effects import CostChange, Kind, class_shares, cost_changes, hardware_changes
 
 SPEED_WINDOW_S = 5.0
@@ -43,14 +37,16 @@ LEAST_TABLE = 64
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs of any configuration, `about` in words. `learned` is by engine where steps taught them."""
+    """Costs of any configuration, `about` in words.
+
+    `learned` is by engine where steps taught them, `prior` is there where hardware and model did.
+    """
 
     about: str
     cost_of: Callable[[EngineConfig], FrozenStepCost]
     learned: Mapping[str, StaticCost] = field(default_factory=dict)
     steps: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
-    hardware: Hardware | None = None
-    graph_of: Callable[[EngineConfig], OperatorGraph] | None = None
+    prior: HardwareCosts | None = None
 
     @property
     def noise(self) -> StepNoise | None:
@@ -77,10 +73,17 @@ class Costs:
 
     def changes(self, config: EngineConfig) -> dict[tuple[Kind, str], CostChange]:
         """Everything that can be made cheaper, for a ranking by effect."""
-        if self.hardware is not None and self.graph_of is not None:
+        if self.prior is not None:
             limits = {key: change for key, change in cost_changes().items() if key[1] in _LIMITS or key[0] == "role"}
-            return limits | hardware_changes(self.graph_of(config), self.hardware, operating_range(config))
+            graph, operators = self.prior.graph_of(config), self.prior.operators_of(config)
+            return limits | hardware_changes(graph, operators, operating_range(config))
         return cost_changes(class_shares([step for rows in self.steps.values() for step in rows]))
+
+    def exact_of(self, config: EngineConfig) -> StepCost:
+        """Costs that are not forced into the affine form, where there are such. Raises ConfigError where not."""
+        if self.prior is None:
+            raise ConfigError("--exact needs --hardware: other costs are affine already; leave it out")
+        return self.prior.exact_of(config)
 
     def _of(self, config: EngineConfig) -> StaticCost | None:
         return self.learned.get(config.engine) or next(iter(self.learned.values()), None)
@@ -151,56 +154,24 @@ def file_costs(path: Path) -> Costs:
     return Costs(about=f"from {path}", cost_of=lambda _: cost)
 
 
-def hardware_costs(hardware_name: str, model: Path | None) -> Costs:
-    """The prior of a model on hardware. Without `model` each engine's record must carry its model's config.
+def hardware_costs(hardware: str, model: Path | None, operators: Path | None = None) -> Costs:
+    """The prior of a model on hardware, or what its `operators` were measured to take. Raises ConfigError.
 
-    Raises ConfigError if the hardware or the model cannot be read; `cost_of` does if they do not go together.
+    Without `model` each engine's record must carry its model's config; `cost_of` says if it does not.
     """
-    hardware = load_hardware(hardware_name)
-    if model is not None:
-        read_graph(model)
-    known: dict[bytes, FrozenStepCost] = {}
-
-    def graph_of(config: EngineConfig) -> OperatorGraph:
-        if model is None:
-            if not config.model_config:
-                raise ConfigError(f"engine {config.engine!r} does not tell its model; give --model config.json")
-            return engine_graph(config)
-        if model.suffix == ".onnx":
-            return read_graph(model)
-        split = Parallelism(
-            tensor=config.tensor_parallel, pipeline=config.pipeline_parallel, expert=config.expert_parallel
-        )
-        return read_graph(model, split, async_scheduling=config.async_scheduling)
-
-    def cost_of(config: EngineConfig) -> FrozenStepCost:
-        key = msgspec.json.encode(msgspec.structs.replace(config, engine="any", kv_blocks=1))
-        if key not in known:
-            try:
-                known[key] = prior_step_cost(graph_of(config), hardware, operating_range(config))
-            except ValueError as error:
-                raise ConfigError(
-                    f"engine {config.engine!r} on {hardware.name}: {error}; change one of them"
-                ) from error
-        return known[key]
-
-    return Costs(
-        about=f"prior of {'the recorded model' if model is None else model} on {hardware.name} (no data)",
-        cost_of=cost_of,
-        hardware=hardware,
-        graph_of=graph_of,
-    )
+    found = read_hardware_costs(hardware, model, operators)
+    return Costs(about=found.about, cost_of=found.cost_of, prior=found)
 
 
 def kv_blocks_of(costs: Costs) -> Callable[[EngineConfig], int] | None:
     """The KV blocks that fit beside the model on its hardware, where these are known."""
-    hardware, graph_of = costs.hardware, costs.graph_of
-    if hardware is None or graph_of is None:
+    prior = costs.prior
+    if prior is None:
         return None
 
     def blocks(config: EngineConfig) -> int:
         try:
-            return kv_capacity_tokens(graph_of(config), hardware) // config.block_size_tokens
+            return kv_capacity_tokens(prior.graph_of(config), prior.hardware) // config.block_size_tokens
         except ValueError as error:
             raise ConfigError(f"engine {config.engine!r}: kv_blocks: {error}; or set kv_blocks") from error
 

@@ -57,9 +57,9 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         require_new_folder(args.out)
     if args.json is not None and str(args.json) != "-":
         require_writable(args.json)
-    with progress_bar(f"reading {len(files)} file{'s' * (len(files) > 1)}") as progress:
-        report = import_files(format_name, files, out=args.out, check=args.check, source=_source(args))
-        progress(1.0)
+    source = _source(args)
+    with progress_bar(f"reading {len(files)} file{'s' * (len(files) > 1)}"):
+        report = import_files(format_name, files, out=args.out, check=args.check, source=source)
     _print(report, args.json)
     if report.out is not None:
         print(f"run it: twincast backtest {report.out}", file=sys.stderr)

@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the machine: constant, or as it went in the recording that taught the costs",
     )
     parser.add_argument(
+        "--exact", action="store_true", help="with --hardware: cost every step by itself, closer and slower"
+    )
+    parser.add_argument(
         "--simulator", choices=get_args(EngineChoice), default="auto", help="default: the fastest that can"
     )
     parser.add_argument("--effects", action="store_true", help="rank bottlenecks by what ten per cent of each is worth")
@@ -45,15 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, settings: Settings) -> int:
     """Simulate, print, and write what was asked for."""
     _check_outputs(args)
-    with progress_bar(f"reading {', '.join(path.name for path in args.source)}") as progress:
+    with progress_bar(f"reading {', '.join(path.name for path in args.source)}"):
         inputs = read_inputs(args)
-        progress(1.0)
-    found = simulate_inputs(
-        inputs,
-        routing=routing_of(args.routing, inputs, settings.core(inputs.source.deployment).routing),
-        speed_as_recorded=args.speed == "recorded",
-        simulator=args.simulator,
-    )
+    with progress_bar(f"simulating {len(inputs.source.requests):,} requests"):
+        found = simulate_inputs(
+            inputs,
+            routing=routing_of(args.routing, inputs, settings.core(inputs.source.deployment).routing),
+            speed_as_recorded=args.speed == "recorded",
+            exact=args.exact,
+            simulator=args.simulator,
+        )
     effects: list[KnownEffect] | None = None
     if args.effects:
         with progress_bar("ranking effects") as progress:

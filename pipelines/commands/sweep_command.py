@@ -61,9 +61,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     rates = _rates(args)
     if args.json is not None and str(args.json) != "-":
         require_writable(args.json)
-    with progress_bar(f"reading {', '.join(path.name for path in args.source)}") as progress:
+    with progress_bar(f"reading {', '.join(path.name for path in args.source)}"):
         inputs = read_inputs(args, _most_seqs(asked))
-        progress(1.0)
     setting = settings.core(inputs.source.deployment).routing
     found = prepare_sweep(inputs, asked, routing_of(args.routing or setting, inputs, setting))
     started = time.perf_counter()
@@ -73,9 +72,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         with progress_bar(f"{len(found.variants)} what-ifs") as progress:
             points = found.points(limits, progress)
     if not args.grid:
-        with progress_bar("load curve") as progress:
+        with progress_bar("load curve"):
             curve = found.curve(rates, args.span, args.replications)
-            progress(1.0)
     account = _account(found, points, limits, curve) | {"wall_s": time.perf_counter() - started}
     if args.json is not None:
         data = msgspec.json.format(msgspec.json.encode(account), indent=1) + b"\n"

@@ -144,6 +144,40 @@ def test_a_trace_runs_on_hardware_that_nobody_has_run(files: Path, capsys: pytes
     assert "error" not in capsys.readouterr().out
 
 
+def slow_profile(folder: Path, kind: str) -> None:
+    """A profile in which one kind of operator takes a millisecond whatever its shape."""
+    (folder / "dense.csv").write_text(
+        "layer,tokens,time_us\n" + "".join(f"{kind},{n},1000.0\n" for n in (1, 64, 512)), encoding="utf-8"
+    )
+    (folder / "per_sequence.csv").write_text("layer,sequences,time_us\n", encoding="utf-8")
+    (folder / "attention.csv").write_text("prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n", encoding="utf-8")
+
+
+def test_measured_operators_cost_what_they_were_measured_to_and_exactly_so_if_asked(files: Path) -> None:
+    (files / "engine.toml").write_text(ENGINE + "kv_blocks = 400\n", encoding="utf-8")
+    how = [str(files / "trace.csv"), "--engine", str(files / "engine.toml")]
+    how += ["--hardware", "h100-sxm", "--model", str(files / "model.json")]
+    roofline = account_of(files / "a.json", *how)
+    (files / "profile").mkdir()
+    slow_profile(files / "profile", "gate_up_proj")
+    measured = account_of(files / "b.json", *how, "--operators", str(files / "profile"))
+    exact = account_of(files / "c.json", *how, "--operators", str(files / "profile"), "--exact")
+    tpot = [found["metrics"]["tpot_s"]["p50"]["twin"] for found in (roofline, measured, exact)]
+    assert tpot[1] - tpot[0] == pytest.approx(4 * 1e-3, rel=0.2)
+    assert tpot[2] == pytest.approx(tpot[1], rel=0.1)
+    assert exact["fallback"] != ""
+
+
+def test_an_unknown_operator_is_named(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "engine.toml").write_text(ENGINE + "kv_blocks = 400\n", encoding="utf-8")
+    (files / "profile").mkdir()
+    slow_profile(files / "profile", "warp_drive")
+    how = ["--hardware", "h100-sxm", "--model", str(files / "model.json"), "--operators", str(files / "profile")]
+    said = refused(capsys, "simulate", str(files / "trace.csv"), "--engine", str(files / "engine.toml"), *how)
+    assert "--operators" in said
+    assert "warp_drive" in said
+
+
 @pytest.mark.slow
 def test_the_sample_of_a_real_ramp_is_met(tmp_path: Path) -> None:
     if not RAMP.exists():
@@ -179,6 +213,8 @@ def test_speed_as_recorded_needs_the_recording_s_own_costs(
         (["--costs", "{absent}"], "absent"),
         (["--costs", "{costs}", "--hardware", "h100-sxm"], "two origins"),
         (["--model", "{model}"], "--hardware"),
+        (["--operators", "{absent}"], "--hardware"),
+        (["--exact"], "--exact needs --hardware"),
         (["--hardware", "h100-sxm", "--model", "{engine}"], "model"),
         (["--engine", "{zero}"], "kv_blocks: Expected `int` >= 1"),
         (["--deployment", "other"], "other"),

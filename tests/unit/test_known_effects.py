@@ -7,6 +7,7 @@ from tests.made_known import engine, steps, traffic
 from twin.cost.block import StepBlock
 from twin.cost.freeze import OperatingRange
 from twin.cost.frozen import FrozenStepCost
+from twin.cost.roofline import Roofline
 from twin.cost.shape import Role
 from twin.cost.static import static_cost
 from twin.graph.build import operator_graph
@@ -58,7 +59,8 @@ def test_noise_gives_intervals_and_the_same_draws_for_all() -> None:
 
 def test_operators_and_classes_of_a_model_on_hardware_are_ranked() -> None:
     graph = operator_graph(model_from_config(LLAMA))
-    changes = hardware_changes(graph, preset("h100-sxm"), OperatingRange(max_num_seqs=16, max_num_batched_tokens=256))
+    work = OperatingRange(max_num_seqs=16, max_num_batched_tokens=256)
+    changes = hardware_changes(graph, Roofline(preset("h100-sxm")), work)
     assert {kind for kind, _ in changes} == {"class", "operator", "resource"}
     assert ("operator", "gate_up_proj") in changes
     cheaper = changes["resource", "host"](engine())

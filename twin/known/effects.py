@@ -21,9 +21,9 @@ from twin.cost.noise import StepNoise
 from twin.cost.prior import step_seconds
 from twin.cost.roofline import Roofline
 from twin.cost.shape import Role
+from twin.cost.tables import MeasuredCosts
 from twin.engine.cluster_types import KvLink
 from twin.graph.operators import OperatorGraph
-from twin.hardware.topology import Hardware
 from twin.job import EngineSetup, FrontendOverheads
 from twin.known.comparison import twin_latencies
 from twin.known.full_load import full_load
@@ -84,10 +84,9 @@ def cost_changes(shares: Mapping[str, Mapping[Role, float]] | None = None) -> di
 
 
 def hardware_changes(
-    graph: OperatorGraph, hardware: Hardware, work: OperatingRange
+    graph: OperatorGraph, costs: Roofline | MeasuredCosts, work: OperatingRange
 ) -> dict[tuple[Kind, str], CostChange]:
-    """Every class, operator and resource of a model on hardware whose costs are the prior's."""
-    costs = Roofline(hardware)
+    """Every class, operator and resource of a model on hardware, whose operators cost this."""
     return {
         (change.what, change.name): _with_cost(freeze(step_seconds(graph, changed(costs, change)), work))
         for change in all_changes(graph)
