@@ -24,6 +24,8 @@ MAX_FACTOR = 4.0
 ROUNDS = 3
 SURPLUS_RATIO, SURPLUS_STEPS = 0.03, 1.0
 """So many steps more than a request took part in went by while it was preempted."""
+FEWER_LOG = 0.25
+"""What likely steps and their costs get wrong by themselves stays below this."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,13 +86,15 @@ def settled_counts(gaps: Gaps, guess: FloatArray, needed: IntArray, exact: BoolA
     """Steps per gap (G,), not whole, nearest to `guess` so that each request has the steps it needs.
 
     `needed` (n,): steps between entering and leaving. `exact` (n,): False where a request is known to have been
-    preempted, so that steps went by without it; one that cannot be brought to agree is taken to have been.
+    preempted, so that steps went by without it; one that asks for far fewer than those around it, or that cannot be
+    brought to agree, is taken to have been.
 
     >>> gaps = gaps_between(np.zeros(2), np.array([1.0, 3.0]), np.array([5.0, 7.0]), np.zeros(2, bool), 0.1)
     >>> settled_counts(gaps, np.array([0.0, 1.0, 1.0, 1.0]), np.array([8, 8]), np.ones(2, bool)).round(1).tolist()
     [0.0, 4.0, 4.0, 4.0]
     """
     asks = exact & (gaps.leave > gaps.enter) & (needed > 0)
+    asks[asks] = _like_others(gaps, guess, gaps.enter[asks], gaps.leave[asks], needed[asks])
     for _ in range(ROUNDS):
         enter, leave, wanted = gaps.enter[asks], gaps.leave[asks], needed[asks].astype(np.float64)
         counts = _raked(gaps, guess, enter, leave, wanted)
@@ -101,6 +105,15 @@ def settled_counts(gaps: Gaps, guess: FloatArray, needed: IntArray, exact: BoolA
             break
         asks[np.flatnonzero(asks)[~agrees]] = False
     return counts
+
+
+def _like_others(gaps: Gaps, guess: FloatArray, enter: IntArray, leave: IntArray, wanted: IntArray) -> BoolArray:
+    """Which requests do not ask for far fewer steps, against the guess, than the others in the same gaps do."""
+    total = np.concatenate(([0.0], np.cumsum(guess)))
+    asked = np.log(wanted / np.maximum(total[leave] - total[enter], 1e-9))
+    covered = np.maximum(gaps.spread(enter, leave, np.ones(len(enter))), 1.0)
+    around = np.concatenate(([0.0], np.cumsum(gaps.spread(enter, leave, asked) / covered)))
+    return np.asarray(asked > (around[leave] - around[enter]) / (leave - enter) - FEWER_LOG)
 
 
 def _raked(gaps: Gaps, guess: FloatArray, enter: IntArray, leave: IntArray, wanted: FloatArray) -> FloatArray:
