@@ -6,6 +6,7 @@ import pytest
 from tests.made_jobs import COST
 from tests.made_known import steps
 from twin.cost.block import StepBlock
+from twin.cost.exact import ExactStepCost
 from twin.cost.frozen import PS_PER_S
 from twin.cost.shape import Role, StepShape
 from twin.cost.static import static_cost
@@ -43,3 +44,12 @@ def test_steps_that_did_nothing_teach_nothing() -> None:
         static_cost(StepBlock.from_steps(idle), 16)
     with pytest.raises(ValueError, match="window_s"):
         static_cost(StepBlock.from_steps(steps(100)), 16).speed_ratios(0.0, 64)
+
+
+def test_exact_costs_are_the_step_time_itself_and_a_bad_one_is_refused() -> None:
+    shape = StepShape(decode_requests=3)
+    cost = ExactStepCost(lambda asked: 0.001 * asked.decode_requests**2)
+    assert cost.step_ps(shape) == cost.step_ps(shape) == 9_000_000_000
+    for bad in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="step time of"):
+            ExactStepCost(lambda _, bad=bad: bad).step_ps(shape)
