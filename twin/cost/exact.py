@@ -1,7 +1,7 @@
 """Step costs straight from a step time that is not affine: looked up step by step, so nothing can be jumped over.
 
-Slower to simulate than `FrozenStepCost` and closer to what was measured. Unlike it, it may fall where a shape grows in a
-way that no step does. Law: > 0 for every shape, and the same shape always costs the same.
+Slower to simulate than `FrozenStepCost` and closer to what was measured. Unlike it, it may fall where a shape grows in
+a way that no step does. Law: > 0 for every shape, and the same shape always costs the same.
 """
 
 from dataclasses import dataclass, field
