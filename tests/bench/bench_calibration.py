@@ -14,10 +14,10 @@ import numpy as np
 
 from schemas.scores import ScoreCell
 from schemas.slos import SloTarget
-from tests.bench.forecast_runs import SETTINGS, Run, Sample, log_spread, names, run_events, run_recording
+from tests.bench.forecast_runs import SETTINGS, Run, Sample, log_replications, names, run_events, run_recording
 from tests.bench.oracle import COST, START_US, poisson, recording_of, serve, wandering
 from tests.bench.step_recordings import engines as step_engines
-from twin.calibration import Predictive, forecast_scale
+from twin.calibration import Predictive, forecast_centre, forecast_scale
 from twin.cost.block import StepBlock
 from twin.engine.types import STEPS_PER_EPOCH, Noise
 from twin.interval_defaults import KNOTS_S, TAIL
@@ -171,8 +171,9 @@ def derive(samples: Sequence[Sample]) -> None:
 
 
 def _scaled(sample: Sample) -> float:
-    centre, logs = log_spread(sample)
-    return (float(np.log(max(sample.observed_s, 1e-6))) - centre) / forecast_scale(sample.metric, logs)
+    logs = log_replications(sample)
+    distance = float(np.log(max(sample.observed_s, 1e-6))) - forecast_centre(sample.quantile, logs)
+    return distance / forecast_scale(sample.metric, logs)
 
 
 def _multiples(samples: Sequence[Sample], scaled: dict[int, float]) -> tuple[float, float]:

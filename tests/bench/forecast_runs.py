@@ -1,6 +1,5 @@
 """Recordings through the live core, keeping what each forecast was made of. Reads recordings; judges nothing."""
 
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -98,8 +97,8 @@ class _Keeper:
         ]
 
 
-def log_spread(sample: Sample) -> tuple[float, FloatArray]:
-    """Log median of the replications, and their logs; NaN ones left out, infinite ones cut to the longest age."""
+def log_replications(sample: Sample) -> FloatArray:
+    """Logs of the replications; NaN ones left out, infinite ones cut to the longest age."""
     known = sample.replications_s[~np.isnan(sample.replications_s)]
-    logs = np.log(np.clip(known, 1e-6, sample.horizon_s + CLOSES_AFTER_S))
-    return (float(np.median(logs)) if logs.size else math.nan), logs
+    logs: FloatArray = np.log(np.clip(known, 1e-6, sample.horizon_s + CLOSES_AFTER_S))
+    return logs
