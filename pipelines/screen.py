@@ -21,7 +21,7 @@ LEAST_S, MOST_S = 0.02, 60.0
 AXIS_WIDTH = 8
 SIDE_BY_SIDE_WIDTH = 100
 TICKS_SHOWN = 40
-LEGEND = "● what happened   ░ forecast interval   ━ forecast   ┄ SLO    each column: requests of the 30 s before it"
+LEGEND = "● what happened   ░ forecast interval   ━ forecast   ┄ SLO   (a column: requests of 30 s)"
 STYLES = {"●": "bold", "░": "cyan", "━": "bold cyan", "┄": "yellow"}
 
 
@@ -54,11 +54,12 @@ def _chart_title(board: Board) -> str:
 
 
 def _chart(board: Board, width: int) -> Text:
-    """Columns are window ends; the newest is the end of the newest forecast's window. A tick takes some columns."""
+    """Columns are window ends, from the beginning on and then those up to the newest forecast's; a tick takes some."""
     columns = max(width - AXIS_WIDTH, 10)
     tick_us = _tick_us(board)
     step_us = tick_us // max(columns // TICKS_SHOWN, 1)
     last_us = -(-max([*board.bands, board.newest_us]) // tick_us) * tick_us
+    last_us = max(last_us, -(-board.first_us // tick_us) * tick_us + step_us * (columns - 1))
     ends = [last_us - step_us * (columns - 1 - column) for column in range(columns)]
     grid = [[" "] * columns for _ in range(CHART_ROWS)]
     slo = board.slo
