@@ -61,6 +61,31 @@ def random_job(seed: int, *, requests: int = 30, warm: bool | None = None) -> Jo
     )
 
 
+def crowded_job(seed: int) -> Job:
+    """Short requests of few prefixes in a tiny memory, several ending in one step: evictions tell orders apart."""
+    rng = np.random.default_rng(seed)
+    n = 60
+    chains = rng.integers(0, 4, n)
+    load = Workload.build(
+        arrival_ps=np.sort(rng.integers(0, 60, n)),
+        isl_tokens=rng.integers(1, 14, n),
+        osl_tokens=rng.integers(1, 4, n),
+        block_hashes=[[int(chain) * 100 + i for i in range(14)] for chain in chains],
+        hash_block_tokens=1,
+    )
+    config = EngineConfig(
+        deployment="d",
+        engine="e",
+        at_us=AT_US,
+        block_size_tokens=1,
+        kv_blocks=40,
+        max_num_seqs=8,
+        max_num_batched_tokens=12,
+        long_prefill_threshold_tokens=3,
+    )
+    return Job(config, _cost(rng, 1), load)
+
+
 def _hashes(rng: np.random.Generator, n: int) -> list[list[int]]:
     # A prefix of one of three chains; the hash of a block names the whole prefix, so chains never meet again.
     return [[int(chain) * 1000 + i for i in range(int(rng.integers(0, 9)))] for chain in rng.integers(0, 3, n)]

@@ -73,6 +73,18 @@ def test_a_cluster_of_one_is_that_engine(seed):
         np.testing.assert_array_equal(result.requests.last_token_ps, alone.requests.last_token_ps)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_cruising_engines_of_a_cluster_agree(seed):
+    # First come first served, blocks only counted, nobody samples: the loop over local variables does it all.
+    load = traffic(250, 30.0, seed)
+    config = named("0", enable_prefix_caching=False, kv_blocks=400, max_num_seqs=12)
+    engines = tuple(ClusterEngine(config, COST.scaled(1.0 + 0.3 * i)) for i in range(3))
+    job = ClusterJob(engines, load, until_ps=(None, 6 * PS_PER_S)[seed % 2])
+    plain, fast = simulate_cluster(job, engine="plain"), simulate_cluster(job, engine="simpy")
+    assert_same_cluster(plain, fast)
+    assert_same_cluster(fast, simulate_cluster(job))
+
+
 def test_clusters_of_one_call_do_not_touch_each_other():
     jobs = [random_cluster(seed, POLICIES[seed % 3]) for seed in range(9)]
     for job, together in zip(jobs, simulate_clusters(jobs), strict=True):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from engine_cases import AT_US, assert_same, random_job
+from engine_cases import AT_US, assert_same, crowded_job, random_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +29,15 @@ def test_jumping_over_steps_changes_nothing(seed):
 def test_kernel_equals_simpy(seed):
     job = random_job(seed)
     assert_same(simulate_many([job], engine="simpy")[0], simulate_many([job], engine="kernel")[0])
+
+
+@given(seeds)
+@settings(max_examples=25, deadline=None)
+def test_blocks_come_back_in_the_order_of_scheduling(seed):
+    job = crowded_job(seed)
+    plain = simulate_many([job], engine="plain")[0]
+    assert_same(plain, simulate_many([job], engine="simpy")[0])
+    assert_same(plain, simulate_many([job], engine="kernel")[0])
 
 
 @given(seeds)

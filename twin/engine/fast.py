@@ -8,7 +8,7 @@ budget smaller than the batch) is scheduled request by request. Does not do asyn
 Law: requests, totals and samples are those of `plain`, to the picosecond.
 """
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Callable, Generator
 from heapq import heappop, heappush
 
@@ -18,11 +18,12 @@ from twin.cost.shape import StepShape
 from twin.engine.bell import Bell
 from twin.engine.cruise import can_cruise, cruise
 from twin.engine.flight import flight_ps, steps_to_reach
-from twin.engine.memory import BlockMemory, CountMemory, cached_blocks
+from twin.engine.memory import cached_blocks
 from twin.engine.prepare import Prepared
 from twin.engine.record import Ledger, Recorder, single_result
 from twin.engine.request import Request
 from twin.engine.scheduler import Barrier, Scheduled, VllmScheduler
+from twin.engine.sums import DecodeSums
 from twin.engine.timing import DECODE, MIXED, PREFILL, Timing
 from twin.engine.types import LATEST_PS, STEPS_PER_EPOCH, UNDEFINED_PS, EngineResult, Status
 from twin.engine.warm import Parts, Rows, Seat, warm_up
@@ -49,25 +50,18 @@ def run_fast(prepared: Prepared, fallback: str = "", *, cruising: bool = True) -
     return single_result(prepared, engine.record, "simpy", fallback)
 
 
-class FastEngine:
-    """Plans a flight of one or more steps, waits for its end, takes what it yields. `cruise` shares its state.
-
-    A decoding request advances by one token per step, so its computed tokens are `clock + request.clock`. Where that
-    is a multiple of the block size it needs a block: `phase[p]` counts those that do when `clock % size == p` (twice
-    over, so that any stretch of it is a slice). `context` sums the computed tokens of the `decodes` decoding requests.
-    """
+class FastEngine(DecodeSums):
+    """Plans a flight of one or more steps, waits for its end, takes what it yields. `cruise` shares its state."""
 
     def __init__(self, env: simpy.Environment, prepared: Prepared, parts: Parts | None = None) -> None:
         config, table = prepared.config, prepared.table
-        size, usable, caching = config.block_size_tokens, prepared.usable_blocks, config.enable_prefix_caching
+        super().__init__(prepared.usable_blocks, config.block_size_tokens, caching=config.enable_prefix_caching)
         self.on_finish: Callable[[int], None] | None = None
         self.env = env
         self.bell = Bell(env)
         self.ledger, self.rows, self.seat = parts or (Ledger(table), Rows(table), Seat([0], 0))
         self.record = Recorder(self.ledger, prepared.grid)
         self.timing = Timing(prepared.cost, prepared.noise, config.max_num_seqs)
-        self.counted = CountMemory(usable, size)
-        self.memory = BlockMemory(usable, size, caching=True) if caching else self.counted
         self.scheduler = VllmScheduler(config, self.memory, prepared.watermark_blocks)
         self.routed = prepared.routed
         # Who comes, and when; the last time stands for never.
@@ -78,17 +72,9 @@ class FastEngine:
         self.expiring = table.expiring
         self.limit = 2**62 if config.max_queued_requests is None else config.max_queued_requests
         self.until_ps = prepared.until_ps
-        self.size = size
-        self.clock = 0
         # The step in flight at the start is not counted.
         self.steps = -1 if prepared.step_left_ps else 0
         self.busy_ps = 0
-        self.decodes = 0
-        self.context = 0
-        self.finish: list[tuple[int, int, Request]] = []
-        self.phase = [0] * (2 * size)
-        self.prefilling: list[Request] = []
-        self._growing: list[list[tuple[int, Request]]] | None = [[] for _ in range(size)] if caching else None
         self._late: list[tuple[int, int, Request]] = []
         self._share: list[Scheduled] = []
         self._explicit = False
@@ -161,7 +147,7 @@ class FastEngine:
         steps = (
             steps_to_reach(int(self.env.now) - self.start_ps, self.first_ps, self.growth_ps) if self.flight > 1 else 1
         )
-        return self.memory.total - self.memory.free + self._grown(min(steps, self.flight) - 1)
+        return self.memory.total - self.memory.free + self.grown(min(steps, self.flight) - 1)
 
     def cached_blocks(self, row: int) -> int:
         """Leading prompt blocks of this request that the prefix cache holds."""
@@ -176,7 +162,7 @@ class FastEngine:
         self._hold(LATEST_PS)
         for request in [*self.scheduler.running.values(), *self.scheduler.waiting]:
             if request.clock != UNDEFINED_PS:
-                self._settle(request)
+                self.settle(request)
             self.record.close(request, Status.UNFINISHED)
 
     def _plan(self, now: int) -> int:
@@ -190,7 +176,7 @@ class FastEngine:
             self._plan_explicitly(now)
             return self._single()
         if need:
-            self._grow(self.clock)
+            self.grow(self.clock)
         for request in self.prefilling:
             tokens = min(request.isl + request.generated - request.computed, scheduler.chunk_tokens, budget)
             if tokens:
@@ -220,7 +206,7 @@ class FastEngine:
     def _plan_explicitly(self, now: int) -> None:
         for request in self.scheduler.running.values():
             if request.clock != UNDEFINED_PS:
-                self._settle(request)
+                self.settle(request)
         self.finish.clear()
         self._explicit = True
         # Under the priority policy the first of the running list may give up itself, and the step is empty.
@@ -292,26 +278,6 @@ class FastEngine:
             return True
         return self.barrier is Barrier.HEAD_BLOCKED and self.scheduler.by_priority
 
-    def until_blocks_run_out(self, most: int, free: int, decodes: int, clock: int) -> int:
-        """Steps, at most `most`, whose blocks are all there; the first one's are taken already."""
-        cycles, left = divmod(free, decodes)
-        steps = 1 + cycles * self.size
-        place = (clock + 1) % self.size
-        for need in self.phase[place : place + self.size]:
-            left -= need
-            if left < 0 or steps >= most:
-                break
-            steps += 1
-        return min(steps, most)
-
-    def _grow(self, clock: int) -> None:
-        """Blocks for the decodes that need one in the step at this clock."""
-        if self._growing is None:
-            self.counted.free -= self.phase[clock % self.size]
-            return
-        for _, request in self._growing[clock % self.size]:
-            self.memory.grow(request, 1)
-
     def _land(self, now: int) -> None:
         """The flight ends: count it, let arrivals in and late clients out, and hand out the last step's tokens."""
         flight, decodes = self.flight, self.decodes
@@ -326,7 +292,7 @@ class FastEngine:
             contexts = flight * (self.context + decodes) + decodes * (flight * (flight - 1) // 2)
             self.record.add_work(DECODE, flight, StepShape(0, 0, 0, flight * decodes, contexts), elapsed)
         for clock in range(self.clock + 1, self.clock + flight):
-            self._grow(clock)
+            self.grow(clock)
         if not self._explicit:
             self.clock += flight
             self.context += self.decodes * flight
@@ -364,46 +330,11 @@ class FastEngine:
         if self._share:
             share = (scheduled.request for scheduled in self._share)
             everyone = self.scheduler.running.values() if self._explicit else {*share, *self.prefilling}
-            self._sort_out(sorted((r for r in everyone if r.order >= 0), key=_order))
-
-    def _sort_out(self, requests: list[Request]) -> None:
-        """Requests whose next step is a decode join the sums, the others are prefilling."""
-        self.prefilling.clear()
-        for request in requests:
-            if request.generated and request.isl + request.generated - request.computed == 1:
-                self._join(request)
-            else:
-                self.prefilling.append(request)
-
-    def _join(self, request: Request) -> None:
-        request.clock = request.computed - self.clock
-        self.decodes += 1
-        self.context += request.computed
-        place = -request.clock % self.size
-        self.phase[place] += 1
-        self.phase[place + self.size] += 1
-        if self._growing is not None:
-            insort(self._growing[place], (request.order, request))
-        heappush(self.finish, (request.isl + request.osl - 1 - request.clock, request.order, request))
-
-    def _settle(self, request: Request) -> None:
-        """Take a decode out of the sums and write its progress down."""
-        place = -request.clock % self.size
-        computed = self.clock + request.clock
-        self.decodes -= 1
-        self.context -= computed
-        self.phase[place] -= 1
-        self.phase[place + self.size] -= 1
-        if self._growing is not None:
-            self._growing[place].remove((request.order, request))
-        request.clock = UNDEFINED_PS
-        request.computed = computed
-        request.generated = computed - request.isl + 1
-        request.held = -(-computed // self.size)
+            self.sort_out(sorted((r for r in everyone if r.order >= 0), key=_order))
 
     def _leave(self, request: Request, status: Status) -> None:
         if request.clock != UNDEFINED_PS:
-            self._settle(request)
+            self.settle(request)
             if status is Status.TIMED_OUT and self.steps > 0:
                 # The token of the step that just ended came too late.
                 request.generated -= 1
@@ -453,7 +384,7 @@ class FastEngine:
             self._share = [Scheduled(r, 0, 0, True, r.placeholders > 0) for r in running]
             self._explicit = True
         else:
-            self._sort_out(running)
+            self.sort_out(running)
 
     def _sample(self, now: int) -> None:
         """Samples of the flight that ends now; its blocks beyond the first step's are not taken yet."""
@@ -466,13 +397,7 @@ class FastEngine:
             boundary = start + flight_ps(begun, self.first_ps, self.growth_ps)
             came = bisect_right(self.arrivals, boundary, self.taken) - self.taken if begun else 0
             saturated = self.record.saturated_ps + (spent if waiting else 0)
-            sampler.put(waiting + min(came, room), running, used + self._grown(begun), self.busy_ps + spent, saturated)
-
-    def _grown(self, steps: int) -> int:
-        """Blocks that the decodes need in so many steps after the flight's first one."""
-        cycles, rest = divmod(steps, self.size)
-        place = (self.clock + 1) % self.size
-        return cycles * self.decodes + sum(self.phase[place : place + rest])
+            sampler.put(waiting + min(came, room), running, used + self.grown(begun), self.busy_ps + spent, saturated)
 
     def _counts(self) -> tuple[int, int, int]:
         return len(self.scheduler.waiting), len(self.scheduler.running), self.memory.total - self.memory.free

@@ -198,7 +198,26 @@ def _check_engine(job: Job, table: Table, first_carried: int, newest: _Longest |
             _check_span(job, usable, longest)
     if len(state.running) > config.max_num_seqs:
         raise ValueError(f"state.running holds {len(state.running)} requests, max_num_seqs is {config.max_num_seqs}")
+    _check_held(config, usable, table, first_carried, len(state.running))
     return usable
+
+
+def _check_held(config: EngineConfig, usable: int, table: Table, first: int, running: int) -> None:
+    """What runs at the start holds blocks: those of a shared prefix once."""
+    left, size, known = usable, config.block_size_tokens, set[int]()
+    for i in range(running):
+        computed = int(table.computed_tokens[first + i])
+        at, end = int(table.key_offsets[first + i]), int(table.key_offsets[first + i + 1])
+        keys = table.keys[at : min(end, at + computed // size)].tolist() if config.enable_prefix_caching else []
+        hits = next((n for n, key in enumerate(keys) if key not in known), len(keys))
+        need = -(-computed // size) - hits
+        if need > left:
+            raise ValueError(
+                f"state.running[{i}] needs {need} KV blocks and {left} are left; its computed_tokens or those before it"
+                " are too many for this engine"
+            )
+        left -= need
+        known.update(keys)
 
 
 def _check_config(config: EngineConfig) -> int:

@@ -46,7 +46,7 @@ class Scheduler(Protocol):
     def restore(self, request: Request, *, in_flight: bool) -> None:
         """A request that was running when the window started, its `computed` tokens set; give it its blocks.
 
-        With a step `in_flight` its tokens count as computed already. Raises ValueError if blocks run out.
+        With a step `in_flight` its tokens count as computed already.
         """
         ...
 

@@ -44,7 +44,7 @@ Parts = tuple[Ledger, Rows, Seat]
 
 
 def warm_up(given: Prepared, rows: Rows, scheduler: Scheduler) -> list[Request]:
-    """Put the carried requests and cached blocks into an empty scheduler; ValueError if they do not fit."""
+    """Put the carried requests and cached blocks into an empty scheduler; `prepare` saw that they fit."""
     table = given.table
     requests = [rows.request(given.first_carried + i) for i in range(given.carried)]
     for request in requests:
@@ -52,11 +52,7 @@ def warm_up(given: Prepared, rows: Rows, scheduler: Scheduler) -> list[Request]:
         request.preemptions = int(table.preemptions[request.row])
         request.computed = int(table.computed_tokens[request.row])
     for request in requests[: given.running]:
-        try:
-            scheduler.restore(request, in_flight=given.step_left_ps > 0)
-        except ValueError as error:
-            place = request.row - given.first_carried
-            raise ValueError(f"state.running[{place}].computed_tokens: {error}") from error
+        scheduler.restore(request, in_flight=given.step_left_ps > 0)
     for request in requests[given.running :]:
         scheduler.waiting.push(request)
     scheduler.memory.park(given.cached_keys.tolist())
