@@ -19,7 +19,7 @@ from schemas.codec import Decoded, encode
 from schemas.engines import EngineConfig
 from schemas.requests import RequestArrived, RequestFinished
 from schemas.slos import SloTarget
-from schemas.steps import StepBatch
+from schemas.steps import EngineStats, StepBatch
 from schemas.topics import CHANGES, ENGINES, FORECASTS, REQUESTS, SCORES, STEPS, TICKS, Topic
 from twin.core import Core, SnapshotError
 from twin.effects import Effect, Emit, Simulate
@@ -102,7 +102,7 @@ def digest_simulation(job: SimulationJob) -> SimulationResult:
 def topic_of(record: Any) -> Topic:
     if isinstance(record, EngineConfig):
         return ENGINES
-    if isinstance(record, StepBatch):
+    if isinstance(record, StepBatch | EngineStats):
         return STEPS
     return {Tick: TICKS, Change: CHANGES}.get(type(record), REQUESTS)
 
