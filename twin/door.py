@@ -3,8 +3,6 @@
 Law: what passes has times in causal order and no latency that is negative, zero by omission, or a failure's.
 """
 
-import itertools
-
 from schemas.requests import RequestAborted, RequestFinished
 from schemas.steps import Step
 
@@ -33,24 +31,31 @@ def passes(shortest_us: int, longest_us: int) -> bool:
 
 
 def _finished(record: RequestFinished) -> str | None:
-    stamps = (
-        (record.arrived_us, record.first_token_us, record.at_us),
-        (
-            record.engine_queued_us,
-            record.engine_scheduled_us,
-            record.engine_first_token_us,
-            record.engine_last_token_us,
-        ),
+    seen = (record.arrived_us, record.first_token_us, record.at_us)
+    engine = (
+        record.engine_queued_us,
+        record.engine_scheduled_us,
+        record.engine_first_token_us,
+        record.engine_last_token_us,
     )
-    for group in stamps:
-        known = [stamp for stamp in group if stamp is not None]
-        if any(later < earlier for earlier, later in itertools.pairwise(known)):
-            return "negative_duration"
+    if not (_in_order(seen) and _in_order(engine)):
+        return "negative_duration"
     if record.at_us - record.arrived_us > LONGEST_REQUEST_US:
         return "out_of_range"
     if record.osl_tokens == 0 or record.isl_tokens == 0:
         return "zero_tokens"
     return None
+
+
+def _in_order(stamps: tuple[int | None, ...]) -> bool:
+    """Whether no known stamp precedes one before it."""
+    latest = 0
+    for stamp in stamps:
+        if stamp is not None:
+            if stamp < latest:
+                return False
+            latest = stamp
+    return True
 
 
 def _step(record: Step) -> str | None:

@@ -6,6 +6,7 @@ Law: steps are learned in blocks whose bounds follow from event time alone, so t
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ PS_PER_US = 1_000_000
 BLOCK_STEPS = 1_024
 UNKNOWN_OSL_TOKENS = 1
 MAX_STATS_AGE_US = 30_000_000
+_ROWS = attrgetter("rows")
 
 
 class EngineRoom:
@@ -85,13 +87,14 @@ class EngineRoom:
         """Fold steps in order; learn when a block is full. Returns what was learned."""
         self.ends = None
         self.live.apply_steps(steps)
-        self.has_rows = self.has_rows or any(step.rows for step in steps)
+        self.has_rows = self.has_rows or any(map(_ROWS, steps))
         self.steps_seen += len(steps)
         found: list[tuple[StepBlock, Learned]] = []
         begin = 0
         while begin < len(steps):
             end = begin + BLOCK_STEPS - len(self._unlearned)
-            self._unlearned += [_without_names(step) for step in steps[begin:end]]
+            part = steps[begin:end]
+            self._unlearned += map(_without_names, part) if self.has_rows else part
             begin = end
             if len(self._unlearned) >= BLOCK_STEPS:
                 found += self.learn()
@@ -202,8 +205,8 @@ class EngineRoom:
             "stats": None if self.stats is None else msgspec.to_builtins(self.stats),
             "has_rows": self.has_rows,
             "steps_seen": self.steps_seen,
-            "unlearned": [msgspec.to_builtins(step) for step in self._unlearned],
-            "previous": None if self._previous is None else msgspec.to_builtins(self._previous),
+            "unlearned": [msgspec.to_builtins(_without_names(step)) for step in self._unlearned],
+            "previous": None if self._previous is None else msgspec.to_builtins(_without_names(self._previous)),
         }
 
     @classmethod
@@ -224,7 +227,7 @@ class EngineRoom:
 
 
 def _without_names(step: Step) -> Step:
-    """The step as costs are learned from it."""
+    """The step as costs are learned from it: what it says of single requests is large, and not needed."""
     return msgspec.structs.replace(step, rows=(), preempted=()) if step.rows or step.preempted else step
 
 

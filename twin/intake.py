@@ -7,7 +7,6 @@ neither late nor ahead are taken in together, with the outcome that each would h
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import add, attrgetter, xor
 from typing import Any
 
 import msgspec
@@ -21,8 +20,6 @@ from twin.accounting import Accounts, Outcome
 from twin.clock import EventClock, Position, ReorderBuffer, StepRun, Unit
 from twin.door import objection, passes
 from twin.identity import Identities, Seen
-
-_TIMES_AND_NUMBER = attrgetter("start_us", "duration_us", "step")
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -89,18 +86,20 @@ class Intake:
         batch: StepBatch = decoded.record
         if not batch.steps:
             return True
-        starts_us, durations_us, numbers = zip(*map(_TIMES_AND_NUMBER, batch.steps), strict=True)
-        at_us = list(map(add, starts_us, durations_us))
+        durations_us = [step.duration_us for step in batch.steps]
+        at_us = [step.start_us + step.duration_us for step in batch.steps]
+        numbers = [step.step for step in batch.steps]
         first = numbers[0]
         if not (
             passes(min(durations_us), max(durations_us))
             and at_us == sorted(at_us)
-            and numbers == tuple(range(first, first + len(numbers)))
+            and numbers == list(range(first, first + len(numbers)))
             and self._identities.is_beyond(batch.engine, batch.epoch, first)
             and self.clock.is_plain(where.topic, at_us[0], at_us[-1])
         ):
             return False
-        self._identities.remember(batch.engine, batch.epoch, first, tuple(map(xor, starts_us, durations_us)))
+        checksums = [step.start_us ^ step.duration_us for step in batch.steps]
+        self._identities.remember(batch.engine, batch.epoch, first, checksums)
         self.clock.move(where.topic, at_us[-1])
         indexes = _indexes(decoded)
         at_first = where.at(indexes[0]) if indexes[0] else where
@@ -122,6 +121,10 @@ class Intake:
                 self.accounts.settle(Outcome.DUPLICATE)  # records have told the time already
                 return []
             self.clock.tick(unit.at_us)
+        if self.clock.is_plain(unit.position.topic, unit.at_us, unit.at_us):
+            self.clock.move(unit.position.topic, unit.at_us)
+            self._buffer.push(unit)
+            return []
         accepted, from_the_future = self.clock.admit(unit)
         refusals = [
             self._refuse(Refusal(held.position, Outcome.QUARANTINED, "future_clock", held.record))

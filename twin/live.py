@@ -4,9 +4,10 @@ Does not know output lengths of unfinished requests, nor time beyond the last ev
 of waiting and running; `computed_tokens` never exceeds known tokens; finishing or aborting removes it.
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -14,8 +15,8 @@ from schemas.requests import RequestArrived
 from schemas.steps import Step, StepRow
 
 MAX_LIVE_REQUESTS = 50_000
-_SCHEDULED = attrgetter("decode_requests", "prefill_requests", "rows", "preempted")
-_ONLY_DECODES = [0, (), ()]
+_SCHEDULED = attrgetter("prefill_requests", "rows", "preempted")
+_DECODES_ALONE = (0, (), ())
 
 
 @dataclass(slots=True)
@@ -73,34 +74,33 @@ class LiveEngine:
         return self.running.pop(request_id, None) or self.waiting.pop(request_id, None)
 
     def apply_steps(self, steps: Sequence[Step]) -> None:
-        """Fold steps in order, the same as `apply_step` of each; decodes that follow each other go together."""
-        for (decode_requests, *others), group in groupby(steps, _SCHEDULED):
-            alike = list(group)
-            for step in alike if others != _ONLY_DECODES else alike[:1]:
-                self.apply_step(step)
-            if others == _ONLY_DECODES and len(alike) > 1:
-                self._decode_on(decode_requests, alike[1:])
-
-    def _decode_on(self, decode_requests: int, steps: Sequence[Step]) -> None:
-        """Fold steps that schedule what the step before them did: that many decodes and nothing else."""
-        ready = [request for request in self.running.values() if _is_decoding(request)]
-        for request in ready[:decode_requests]:
-            request.computed_tokens += len(steps)
-            request.generated_tokens += len(steps)
-            if request.first_token_us is None:
-                request.first_token_us = steps[0].at_us
+        """Fold steps in order. Rows give the exact progress; counts alone give it first come, first served."""
+        scheduled = list(map(_SCHEDULED, steps))
+        begin = 0
+        while begin < len(steps):
+            end = begin
+            while end < len(steps) and scheduled[end] == _DECODES_ALONE:
+                end += 1
+            if end > begin:
+                self._decode(steps[begin:end])
+            else:
+                end = begin + 1
+                self._apply(steps[begin])
+            begin = end
         self.kv_used_blocks = steps[-1].kv_used_blocks
         self.last_step_end_us = max(self.last_step_end_us, max([step.at_us for step in steps]))
 
-    def apply_step(self, step: Step) -> None:
-        """Fold one step. Rows give the exact progress; counts alone give it first come, first served."""
-        self.kv_used_blocks = step.kv_used_blocks
-        self.last_step_end_us = max(self.last_step_end_us, step.at_us)
+    def _apply(self, step: Step) -> None:
         for request_id in reversed(step.preempted):
             self._preempt(request_id)
-        for row in step.rows if step.rows else self._rows_from_counts(step):
+        if not step.rows:
+            self._decode((step,))
+            if step.prefill_requests:
+                self._prefill(step)
+            return
+        for row in step.rows:
             self._advance(row, step)
-        if step.rows and step.running is not None and len(step.rows) == step.running < len(self.running):
+        if step.running is not None and len(step.rows) == step.running < len(self.running):
             scheduled = {row.request_id for row in step.rows}
             for request_id in [known for known in self.running if known not in scheduled]:
                 del self.running[request_id]  # it finished in an earlier step; the client's word is still on its way
@@ -113,42 +113,72 @@ class LiveEngine:
         request.preemptions += 1
         self.waiting = {request_id: request, **self.waiting}
 
-    def _advance(self, row: StepRow, step: Step) -> None:
-        request = self.running.get(row.request_id)
-        if request is None:
-            request = self.waiting.pop(row.request_id, None)
-            if request is None:
-                return  # its arrival is unknown: the recording began in its middle
-            self.running[row.request_id] = request
+    def _admit(self, request_id: str, step: Step) -> LiveRequest | None:
+        """A waiting request that runs now; None if its arrival is unknown: the recording began in its middle."""
+        request = self.waiting.pop(request_id, None)
+        if request is not None:
+            self.running[request_id] = request
             if request.scheduled_us is None:
                 request.scheduled_us = step.start_us
+        return request
+
+    def _advance(self, row: StepRow, step: Step) -> None:
+        request = self.running.get(row.request_id) or self._admit(row.request_id, step)
+        if request is None:
+            return
         request.computed_tokens = row.computed_tokens + row.tokens
         if request.computed_tokens >= request.isl_tokens + request.generated_tokens - (row.kind == "decode"):
             request.generated_tokens += 1
             if request.first_token_us is None:
                 request.first_token_us = step.at_us
 
-    def _rows_from_counts(self, step: Step) -> Iterable[StepRow]:
-        """Rows as they must have been: decodes in order, then prefill tokens to running, then to waiting requests."""
+    def _decode(self, steps: Sequence[Step]) -> None:
+        """Fold the decodes of steps known by counts: first come, first served; at once if enough are ready."""
+        counts = [step.decode_requests for step in steps]
+        most = max(counts)
+        if not most:
+            return
         ready = [request for request in self.running.values() if _is_decoding(request)]
+        if len(ready) < most and len(ready) < len(self.running):
+            if len(steps) > 1:
+                for step in steps:
+                    self._decode((step,))
+                return
+            self._make_ready(ready, most)
+        rising = sorted(counts)
+        for rank, request in enumerate(ready[:most]):
+            tokens = len(counts) - bisect_right(rising, rank)
+            request.computed_tokens += tokens
+            request.generated_tokens += tokens
+            if request.first_token_us is None:
+                request.first_token_us = next(step.at_us for step in steps if step.decode_requests > rank)
+
+    def _make_ready(self, ready: list[LiveRequest], wanted: int) -> None:
+        """Find more that decode: their prefixes were cached, which counts do not tell."""
         behind = [request for request in self.running.values() if not _is_decoding(request)]
-        while len(ready) < step.decode_requests and behind:  # its prefix was cached, which counts do not tell
-            request = behind.pop(0)
+        for request in behind[: wanted - len(ready)]:
             request.generated_tokens += 1  # its prefill ended in an earlier step, and that gave a token
             request.computed_tokens = _known_tokens(request) - 1
             ready.append(request)
-        for request in ready[: step.decode_requests]:
-            yield StepRow(request.request_id, "decode", 1, request.computed_tokens)
+
+    def _prefill(self, step: Step) -> None:
+        """Fold the prefill of a step known by counts: tokens go to running, then to waiting requests."""
         tokens_left, cached_left = step.prefill_tokens, step.cached_tokens
-        for request in (behind + list(self.waiting.values()))[: step.prefill_requests]:
+        behind = [request for request in self.running.values() if not _is_decoding(request)]
+        new = islice(self.waiting.values(), max(step.prefill_requests - len(behind), 0))
+        for request in [*behind[: step.prefill_requests], *new]:
             known = _known_tokens(request)
-            is_new = request.request_id in self.waiting
-            cached = min(cached_left, known - 1) if is_new else 0
-            cached_left -= cached
-            start = cached if is_new else request.computed_tokens
-            tokens = min(tokens_left, known - start)
+            if request.request_id in self.waiting:
+                self._admit(request.request_id, step)
+                request.computed_tokens = min(cached_left, known - 1)
+                cached_left -= request.computed_tokens
+            tokens = min(tokens_left, known - request.computed_tokens)
             tokens_left -= tokens
-            yield StepRow(request.request_id, "first" if is_new else "chunk", tokens, start)
+            request.computed_tokens += tokens
+            if request.computed_tokens >= known:
+                request.generated_tokens += 1
+                if request.first_token_us is None:
+                    request.first_token_us = step.at_us
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data."""

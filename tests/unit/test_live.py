@@ -48,7 +48,7 @@ def fold(steps: list[Step]) -> LiveEngine:
     for name in ("a", "b", "c"):
         live.arrive(arrived(name, 100))
     for each in steps:
-        live.apply_step(each)
+        live.apply_steps([each])
     return live
 
 
