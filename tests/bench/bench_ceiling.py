@@ -56,9 +56,10 @@ def main() -> int:
         curve = sweep(asked)
         ceiling, low, high = curve.ceiling()
         print(
-            f"ceiling learned from {LEARNED}, forecast {at + 1} of {len(known)}: {ceiling:.2f}/s "
-            f"({low:.2f} to {high:.2f}), knee {curve.knee_requests_per_s:.2f}/s; {ceiling / truth_per_s - 1:+.1%} against the plateau of "
-            f"{OVERLOADED}, {truth_per_s:.2f}/s (bar: within 10 %)"
+            f"ceiling learned from {LEARNED}, forecast {at + 1} of {len(known)}: "
+            f"{ceiling:.2f}/s ({low:.2f} to {high:.2f}), knee {curve.knee_requests_per_s:.2f}/s; "
+            f"{ceiling / truth_per_s - 1:+.1%} against the plateau of {OVERLOADED}, {truth_per_s:.2f}/s "
+            "(bar: within 10 %)"
         )
     return 0
 
