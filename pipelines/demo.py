@@ -10,6 +10,7 @@ import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,17 +59,18 @@ class DemoOptions:
 
 def demo(settings: Settings, options: DemoOptions, console: Console) -> Summary:
     """Run it. Raises ConfigError, or KeyboardInterrupt on Ctrl-C and SIGTERM, with everything stopped."""
-    with _sigterm_as_interrupt():
+    with _sigterm_as_interrupt(), contextlib.ExitStack() as stack:
         recording = read_recording(options.recording)
         choice = choose_broker(settings.broker, lambda line: _say(console, line))
         for line in choice.lines():
             _say(console, line)
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="twincast-demo-")))
+        # The broker starts while the simulator is compiled and timed.
+        starting = stack.enter_context(ThreadPoolExecutor(1)).submit(stack.enter_context, running_broker(choice))
         core = _affordable(settings.core(recording.deployment), recording, options, console)
-        with tempfile.TemporaryDirectory(prefix="twincast-demo-") as scratch, running_broker(choice) as bootstrap:
-            place = _place(choice, settings, bootstrap, Path(scratch))
-            with noted(settings.cache_dir, place):
-                stage = _Stage(settings, options, console, recording, core, place, Path(scratch))
-                return asyncio.run(stage.run())
+        place = _place(choice, settings, starting.result(), scratch)
+        stack.enter_context(noted(settings.cache_dir, place))
+        return asyncio.run(_Stage(settings, options, console, recording, core, place, scratch).run())
 
 
 @contextlib.contextmanager
