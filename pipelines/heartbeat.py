@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+from typing import Self
 
 log = logging.getLogger("twincast.heartbeat")
 
@@ -16,12 +17,20 @@ EXIT_STALLED = 70
 
 
 class Heartbeat:
-    """See the module; begins to watch when made."""
+    """See the module; watches while its context is open."""
 
     def __init__(self) -> None:
         self._deadline_s = time.monotonic() + LOOP_SILENCE_S
         self._ending = False
+        self._over = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.beat()
         threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._over.set()
 
     def beat(self) -> None:
         """The loop turns."""
@@ -35,6 +44,7 @@ class Heartbeat:
 
     def _watch(self) -> None:
         while time.monotonic() < self._deadline_s:
-            time.sleep(0.2)
+            if self._over.wait(0.2):
+                return
         log.error("the process does not %s; ending it", "end" if self._ending else "get on: its event loop stands")
         os._exit(EXIT_STALLED)

@@ -38,11 +38,10 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     found = find_place(settings, args.bootstrap)
     if found.why != "named":
         print(f"{found.place} ({found.why})", file=sys.stderr)
-    heartbeat = Heartbeat()
+    report = _print if args.report else _keep_quiet
     try:
-        asyncio.run(
-            serve(replace(settings, worker=worker), found.place, heartbeat, _print if args.report else _keep_quiet)
-        )
+        with Heartbeat() as heartbeat:
+            asyncio.run(serve(replace(settings, worker=worker), found.place, heartbeat, report))
     except StalledError as error:
         print(f"twincast: {error}; restart the worker", file=sys.stderr)
         sys.stderr.flush()
