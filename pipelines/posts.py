@@ -50,6 +50,7 @@ class Post:
     idle: bool = False
     task: "asyncio.Task[None] | None" = None
     moved_s: float = field(default_factory=time.monotonic)
+    looked_s: float = 0.0
 
 
 def incoming(record: LogRecord) -> Incoming:

@@ -1,10 +1,10 @@
 """When to write time as a record, for services that fell silent. Writes nothing and reads no clock.
 
-A core knows time from its records alone; when none come, its windows do not close and its forecasts stop. The shell
-then says what time it is, as a record like any other, so that a replay hears it too. Only for services that live now:
-the events of a recording lie in the past, and a tick of today would make all of them late.
+A core knows time from its records alone; when none come of one source, its windows do not close and its forecasts stop.
+The shell then says what time it is, as a record like any other, so that a replay hears it too. Only for services that
+live now: the events of a recording lie in the past, and a tick of today would make all of them late.
 
-Law: a tick never names a time at or before the newest event of its deployment, nor one within `MARGIN_US` of now.
+Law: a tick never names a time at or before the watermark of its deployment, nor one within `MARGIN_US` of now.
 """
 
 from dataclasses import dataclass, field
@@ -18,9 +18,10 @@ MARGIN_US = 5 * US_PER_S
 
 @dataclass(slots=True)
 class _News:
-    newest_us: int
     heard_us: int
     live: bool
+    watermark_us: int
+    since_us: int
 
 
 @dataclass(slots=True)
@@ -29,19 +30,23 @@ class Silence:
 
     _news: dict[str, _News] = field(default_factory=dict)
 
-    def observe(self, deployment: str, newest_us: int, now_us: int) -> None:
-        """The newest event time applied so far, as of now."""
-        before = self._news.get(deployment)
-        if before is None or newest_us > before.newest_us:
-            self._news[deployment] = _News(newest_us, now_us, now_us - newest_us < LIVE_LAG_US)
+    def observe(self, deployment: str, heard_us: int, watermark_us: int, now_us: int) -> None:
+        """The newest event time heard of and the watermark, as of now."""
+        news = self._news.get(deployment)
+        if news is None:
+            news = self._news[deployment] = _News(0, False, watermark_us, now_us)
+        if heard_us > news.heard_us:
+            news.heard_us, news.live = heard_us, now_us - heard_us < LIVE_LAG_US
+        if watermark_us > news.watermark_us:
+            news.watermark_us, news.since_us = watermark_us, now_us
 
     def due_us(self, deployment: str, period_us: int, now_us: int) -> int | None:
-        """The time to tell a deployment that has been silent for a period, if there is any to tell."""
+        """The time to tell a deployment whose watermark has stood for a period, if there is any to tell."""
         news = self._news.get(deployment)
-        if news is None or not news.live or now_us - news.heard_us < period_us:
+        if news is None or not news.live or now_us - news.since_us < period_us:
             return None
         at_us = now_us - MARGIN_US
-        return at_us if at_us > news.newest_us else None
+        return at_us if at_us > news.watermark_us else None
 
     def forget(self, deployments: set[str]) -> None:
         """Keep only these."""

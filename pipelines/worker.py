@@ -213,15 +213,14 @@ class Worker:
             if lane.awaited:
                 await self._await_promised(post)
                 return
+        now_s = time.monotonic()
+        if self._silence_ticks and not lane.held and now_s - post.looked_s >= SILENCE_POLL_S:
+            post.looked_s = now_s
+            await self._tell_time(post)
         post.idle = not post.outstanding and not lane.held and not post.closing
-        if post.idle and self._silence_ticks:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SILENCE_POLL_S):
-                    await post.wake.wait()
-            if not post.wake.is_set():
-                await self._tell_time(post)
-        else:
-            await post.wake.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SILENCE_POLL_S if self._silence_ticks else None):
+                await post.wake.wait()
         post.idle = False
 
     async def _tell_time(self, post: Post) -> None:
@@ -230,7 +229,7 @@ class Worker:
         cores = self._cores(post.lane.partition)
         post.silence.forget({core.deployment for core in cores})
         for core in cores:
-            post.silence.observe(core.deployment, core.state.newest_us, now_us)
+            post.silence.observe(core.deployment, core.heard_us, core.watermark_us, now_us)
         due = [(c.deployment, post.silence.due_us(c.deployment, c.settings.period_us, now_us)) for c in cores]
         if any(at_us for _, at_us in due) and await self._ends(post.lane.partition) == post.lane.handed:
             for name, at_us in due:

@@ -99,6 +99,11 @@ class EventClock:
         self._sources = {name: _Source(lateness_us=value) for name, value in lateness_us.items()}
         self.watermark_us = 0
 
+    @property
+    def newest_us(self) -> int:
+        """Newest event time of any source, 0 before the first."""
+        return max((source.newest_us for source in self._sources.values()), default=0)
+
     def admit(self, unit: Unit) -> tuple[list[Unit], list[Unit]]:
         """Take a unit of a declared source; return (units to buffer, units refused as `future_clock`)."""
         source = self._sources.get(unit.position.topic)

@@ -94,6 +94,16 @@ class Core:
         return self._pending is not None
 
     @property
+    def heard_us(self) -> int:
+        """Newest event time that was heard of, applied or not; 0 before the first."""
+        return self._intake.clock.newest_us
+
+    @property
+    def watermark_us(self) -> int:
+        """Event time up to which nothing earlier is expected; 0 before the first."""
+        return self._intake.clock.watermark_us
+
+    @property
     def backlog(self) -> int:
         """Units that wait for the watermark or for results."""
         return len(self._intake)
