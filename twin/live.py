@@ -88,7 +88,7 @@ class LiveEngine:
                 self._apply(steps[begin])
             begin = end
         self.kv_used_blocks = steps[-1].kv_used_blocks
-        self.last_step_end_us = max(self.last_step_end_us, max([step.at_us for step in steps]))
+        self.last_step_end_us = max(self.last_step_end_us, max([step.start_us + step.duration_us for step in steps]))
 
     def _apply(self, step: Step) -> None:
         for request_id in reversed(step.preempted):
@@ -147,7 +147,7 @@ class LiveEngine:
             self._make_ready(ready, most)
         rising = sorted(counts)
         for rank, request in enumerate(ready[:most]):
-            tokens = len(counts) - bisect_right(rising, rank)
+            tokens = len(counts) - (bisect_right(rising, rank) if rank >= rising[0] else 0)
             request.computed_tokens += tokens
             request.generated_tokens += tokens
             if request.first_token_us is None:

@@ -5,6 +5,7 @@ Law: every row of a block built here ends as exactly one of kept or refused, and
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import attrgetter
 from typing import Final
 
@@ -94,11 +95,14 @@ _row_of = attrgetter(*_COLUMNS)
 
 def _columns(steps: Sequence[Step]) -> dict[str, IntArray]:
     """Counts and times of steps (n,) by name."""
-    columns = zip(*map(_row_of, steps), strict=True) if steps else ((),) * len(_COLUMNS)
-    return {
-        name: np.array([_UNKNOWN if v is None else v for v in column] if None in column else column, dtype=np.int64)
-        for name, column in zip(_COLUMNS, columns, strict=True)
-    }
+    rows = list(map(_row_of, steps))
+    shape = (len(rows), len(_COLUMNS))
+    try:
+        table = np.fromiter(chain.from_iterable(rows), np.int64, shape[0] * shape[1])
+    except TypeError:  # a count that a record does not hold
+        told = (_UNKNOWN if value is None else value for value in chain.from_iterable(rows))
+        table = np.fromiter(told, np.int64, shape[0] * shape[1])
+    return dict(zip(_COLUMNS, table.reshape(shape).T, strict=True))
 
 
 def _shapes(columns: Mapping[str, IntArray]) -> FloatArray:
