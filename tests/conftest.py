@@ -4,11 +4,17 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from pipelines.broker import BrokerChoice, broker_settings, choose_broker, running_broker
 from pipelines.broker.docker import container_environment, free_port
 from pipelines.broker.settings import DOCKER_IMAGE
 from pipelines.errors import ConfigError
+
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("random", print_blob=True)
+settings.load_profile(os.environ.get("TWINCAST_HYPOTHESIS", "repeatable"))
+"""The same examples in every run, so that a failure is the change's; `TWINCAST_HYPOTHESIS=random` searches on."""
 
 
 @pytest.fixture(scope="session")
