@@ -12,6 +12,7 @@ from twin.cost.shape import StepShape
 from twin.ends.assumed_engine import AssumedLimits
 from twin.ends.effective_costs import EffectiveCosts, Taught
 from twin.ends.finished_log import CAPACITY, KEPT, FinishedLog
+from twin.engine.types import EngineResult, Workload
 
 STEADY = served(300, 5.0)
 CROWDED = served(400, 12.0, kv_blocks=200)
@@ -100,9 +101,11 @@ def test_every_prompt_is_learned_once_whatever_the_ticks() -> None:
         assert ends_us == sorted(set(ends_us))
 
 
-def test_all_tokens_of_later_prompts_are_in_what_is_taught() -> None:
+@pytest.mark.parametrize("case", [STEADY, CROWDED])
+def test_all_tokens_are_in_what_is_taught_once(case: tuple[Workload, EngineResult]) -> None:
+    """Also where a stretch ends within a prompt."""
     costs = EffectiveCosts(young=False)
-    events = ends_of(*STEADY)
+    events = ends_of(*case)
     model, taught = StepCostModel(), []
     for number, event in enumerate(events):
         costs.on_finished(event)
@@ -113,7 +116,7 @@ def test_all_tokens_of_later_prompts_are_in_what_is_taught() -> None:
     taught += more
     assert sum(float(each.block.shapes[:, 1].sum()) for each in taught) == sum(e.isl_tokens for e in events)
     tokens = sum(float(each.block.shapes[:, 3].sum()) for each in taught)
-    assert tokens == pytest.approx(sum(e.osl_tokens - 1 for e in events), rel=0.03)
+    assert tokens == pytest.approx(sum(e.osl_tokens - 1 for e in events), rel=0.06)
 
 
 def test_the_time_of_a_busy_engine_is_all_taught() -> None:
