@@ -36,6 +36,7 @@ scenarios = ["baseline"]
 period_s = 5.0
 horizons_s = [10.0, 20.0]
 snapshot_ticks = 2
+insight = false
 """
 
 
