@@ -37,7 +37,7 @@ class Outbox:
                 value=message.value,
                 headers=(*message.headers, (MADE_HEADER, str(made_us).encode())),
                 partition=partition,
-                timestamp_ms=message.at_us // 1000 if message.at_us else None,
+                timestamp_ms=min(message.at_us, made_us) // 1000 if message.at_us else None,  # a log takes no later one
             )
         except RecordRefusedError as error:
             log.error("%s of %s was not written: %s", message.topic, message.deployment or "-", error)

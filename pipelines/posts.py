@@ -22,7 +22,7 @@ from twin.job import SimulationResult
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """How a worker stands: its partitions, the account of units, per topic and partition the offset handled up to,
     records read and not handled, simulations not done, whether those can run and whether there is nothing to do,
-    rounds of snapshots, records written per topic."""
+    rounds of snapshots, records written per topic, what became of raw spans."""
 
     partitions: tuple[int, ...]
     balance: dict[str, int]
@@ -33,6 +33,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     idle: bool
     snapshots: int
     written: dict[str, int]
+    ingested: dict[str, int] = {}
 
 
 @dataclass(slots=True)

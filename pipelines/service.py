@@ -10,6 +10,9 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import msgspec
 
 from pipelines.drive import drive
 from pipelines.errors import ConfigError
@@ -17,6 +20,7 @@ from pipelines.heartbeat import Heartbeat
 from pipelines.ingest.raw_stage import RawStage
 from pipelines.ingest.span_mapping import read_mapping
 from pipelines.log import Log
+from pipelines.otlp_port import host_and_port, otlp_port
 from pipelines.outbox import Outbox
 from pipelines.places import Place, open_log
 from pipelines.posts import Report
@@ -67,11 +71,17 @@ async def serve(
             max_backlog_units=settings.worker.max_backlog_units,
             silence_ticks=settings.worker.silence_ticks,
         )
-        async with _reading(settings, place, open_, worker) as failures, _ingesting(settings, open_) as ingest_failure:
+        async with _reading(settings, place, open_, worker) as failure, _ingesting(settings, open_) as ingesting:
             log.info("worker %d of group %s reads %s", settings.worker.slot, settings.worker.group, place)
-            await _watch(settings, worker, lambda: failures() or ingest_failure(), stop, heartbeat, report)
+
+            def state() -> Report:
+                return msgspec.structs.replace(worker.report(), ingested=ingesting.counts())
+
+            await _watch(
+                settings, worker, lambda: failure() or ingesting.failure(), stop, heartbeat, lambda: report(state())
+            )
             heartbeat.must_end_within(_end_bound_s(settings))
-            last = worker.report()
+            last = state()
             await worker.stop()
             report(last)
     log.info("stopped: %s", " ".join(f"{name} {count}" for name, count in sorted(last.written.items())))
@@ -103,19 +113,31 @@ async def _reading(
             await reader
 
 
+@dataclass(frozen=True, slots=True)
+class _Ingesting:
+    """The ingest stage at work: why it failed, and what became of its spans."""
+
+    failure: Callable[[], BaseException | None] = lambda: None
+    counts: Callable[[], dict[str, int]] = dict
+
+
 @contextlib.asynccontextmanager
-async def _ingesting(settings: Settings, open_: Log) -> AsyncIterator[Callable[[], BaseException | None]]:
-    """Take in raw spans and metrics where the log has topics for them; gives a question for why that failed."""
-    if len(await open_.partition_counts(RAW_NAMES)) < len(RAW_NAMES):
-        yield lambda: None
-        return
-    file = settings.worker.spans_file
-    stage = RawStage(None if file is None else read_mapping(file))
-    async with open_.producer(max_record_bytes=MAX_STATE_BYTES + 65_536) as producer:
-        outbox = Outbox(producer, settings.partitions)
-        task = asyncio.create_task(ingest(open_, outbox, stage, settings.worker.group))
+async def _ingesting(settings: Settings, open_: Log) -> AsyncIterator[_Ingesting]:
+    """Take in raw spans and metrics where the log has topics for them, and exports over HTTP where settings say so."""
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.worker.otlp:
+            host, port = host_and_port(settings.worker.otlp)
+            bound = await stack.enter_async_context(otlp_port(open_, host, port, settings.partitions))
+            log.info("takes OTLP over HTTP at http://%s:%d", host, bound)
+        if len(await open_.partition_counts(RAW_NAMES)) < len(RAW_NAMES):
+            yield _Ingesting()
+            return
+        file = settings.worker.spans_file
+        stage = RawStage(None if file is None else read_mapping(file))
+        producer = await stack.enter_async_context(open_.producer(max_record_bytes=MAX_STATE_BYTES + 65_536))
+        task = asyncio.create_task(ingest(open_, Outbox(producer, settings.partitions), stage, settings.worker.group))
         try:
-            yield lambda: _failure_of(task)
+            yield _Ingesting(lambda: _failure_of(task), lambda: stage.counts | {"held": stage.held_spans})
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, ConfigError):
@@ -132,7 +154,7 @@ async def _watch(
     failure: Callable[[], BaseException | None],
     stop: asyncio.Event,
     heartbeat: Heartbeat,
-    report: Callable[[Report], None],
+    report: Callable[[], None],
 ) -> None:
     """Return when asked to stop; raise when the worker failed or stalled."""
     turn = 0
@@ -143,7 +165,7 @@ async def _watch(
         error = failure()
         if error is not None:
             raise error
-        report(worker.report())
+        report()
         turn += 1
         if turn % STALL_CHECKS_EVERY == 0:
             stalled = await worker.stalled(settings.worker.stall_timeout_s)

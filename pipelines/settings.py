@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from pipelines.broker.settings import BrokerSettings, broker_settings, cache_dir
 from pipelines.errors import ConfigError
 from pipelines.log import TOPIC_NAME
+from pipelines.otlp_port import host_and_port
 from pipelines.toml_tables import Document, Table, require_between
 from schemas.slos import Metric, SloTarget
 from twin.settings import CoreSettings
@@ -38,7 +39,8 @@ class WorkerSettings:
     records of a deployment may wait for a simulation before its input pauses. A worker that makes no progress on a
     partition with unread records for `stall_timeout_s` ends itself. `silence_ticks` writes time as records for
     live services that fall silent. `warm_file` holds what an earlier run had
-    learned, `spans_file` which deployment a raw span belongs to.
+    learned, `spans_file` which deployment a raw span belongs to. At `otlp`, PORT or HOST:PORT, OTLP exports are taken
+    over HTTP; nowhere if it is empty.
     """
 
     group: str = "twincast"
@@ -50,6 +52,7 @@ class WorkerSettings:
     silence_ticks: bool = True
     warm_file: Path | None = None
     spans_file: Path | None = None
+    otlp: str = ""
 
     def __post_init__(self) -> None:
         if not TOPIC_NAME.fullmatch(self.group):
@@ -58,6 +61,8 @@ class WorkerSettings:
             require_between(f"worker.{name}", getattr(self, name), least, most)
         for name, least_s, most_s in (("stall_timeout_s", 1.0, 86_400.0), ("stop_timeout_s", 0.1, 600.0)):
             require_between(f"worker.{name}", getattr(self, name), least_s, most_s)
+        if self.otlp:
+            host_and_port(self.otlp)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +119,8 @@ def read_settings(
     The files are looked for in `directory` (the working directory) unless named here or by TWINCAST_CONFIG and
     TWINCAST_SLOS; a named one must exist. A `spans.toml` there, or named by TWINCAST_SPANS, is for workers that take in
     raw spans. The environment goes before the files. Its variables: TWINCAST_NAMESPACE, _PARTITIONS, _GROUP, _SLOT,
-    _SIMULATORS, _WARM_FILE, _DATA_DIR, _CACHE_DIR, _LOG_LEVEL, those of `broker_settings` and of `cluster_access`.
-    Raises ConfigError.
+    _SIMULATORS, _WARM_FILE, _OTLP, _DATA_DIR, _CACHE_DIR, _LOG_LEVEL, those of `broker_settings` and of
+    `cluster_access`. Raises ConfigError.
     """
     env = dict(os.environ if environ is None else environ)
     own = {name.removeprefix("TWINCAST_"): text for name, text in env.items() if name.startswith("TWINCAST_") and text}
@@ -250,6 +255,7 @@ def _worker(own: Mapping[str, str], table: Table, here: Path) -> WorkerSettings:
         silence_ticks=table.boolean("silence_ticks", base.silence_ticks),
         warm_file=_path_of(own.get("WARM_FILE") or table.text("warm_file", "")),
         spans_file=_path_of(own.get("SPANS")) or (here / SPANS_FILE if (here / SPANS_FILE).exists() else None),
+        otlp=own.get("OTLP") or table.text("otlp", base.otlp),
     )
     table.finish()
     return found

@@ -40,12 +40,15 @@ class Silence:
         if watermark_us > news.watermark_us:
             news.watermark_us, news.since_us = watermark_us, now_us
 
-    def due_us(self, deployment: str, period_us: int, now_us: int) -> int | None:
-        """The time to tell a deployment whose watermark has stood for a period, if there is any to tell."""
+    def due_us(self, deployment: str, period_us: int, now_us: int, lateness_us: int = 0) -> int | None:
+        """The time to tell a deployment whose watermark has stood for a period, if there is any to tell.
+
+        `lateness_us` is how much later than others its records may come.
+        """
         news = self._news.get(deployment)
         if news is None or not news.live or now_us - news.since_us < period_us:
             return None
-        at_us = now_us - MARGIN_US
+        at_us = now_us - max(MARGIN_US, lateness_us)
         return at_us if at_us > news.watermark_us else None
 
     def forget(self, deployments: set[str]) -> None:

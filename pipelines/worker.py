@@ -230,7 +230,11 @@ class Worker:
         post.silence.forget({core.deployment for core in cores})
         for core in cores:
             post.silence.observe(core.deployment, core.heard_us, core.watermark_us, now_us)
-        due = [(c.deployment, post.silence.due_us(c.deployment, c.settings.period_us, now_us)) for c in cores]
+        due = []
+        for core in cores:
+            lateness_us = max(core.settings.sources.values())
+            at_us = post.silence.due_us(core.deployment, core.settings.period_us, now_us, lateness_us)
+            due.append((core.deployment, at_us))
         if any(at_us for _, at_us in due) and await self._ends(post.lane.partition) == post.lane.handed:
             for name, at_us in due:
                 if at_us is not None:

@@ -28,12 +28,13 @@ _SWEEP_NS = NS_PER_S // 4
 
 @dataclass(slots=True)
 class _Trace:
-    """What is known of one trace; its clock starts at the end of its newest span."""
+    """What is known of one trace; its clock starts at the end of its newest span. `mark` came with its first span."""
 
     requests: list[Span] = field(default_factory=list)
     stages: list[Span] = field(default_factory=list)
     frontends: list[Span] = field(default_factory=list)
     newest_ns: int = 0
+    mark: int = 0
 
     def spans(self) -> int:
         return len(self.requests) + len(self.stages) + len(self.frontends)
@@ -70,11 +71,16 @@ class SpanJoiner:
         """Spans that wait for the rest of their trace."""
         return sum(trace.spans() for trace in self._traces.values())
 
-    def add(self, spans: Iterable[Span]) -> Joined:
-        """Take spans; returns what became complete by them or by the time they tell."""
+    @property
+    def oldest_mark(self) -> int | None:
+        """The mark of the first span of the trace that is held the longest; None when none is held."""
+        return next((trace.mark for trace in self._traces.values()), None)
+
+    def add(self, spans: Iterable[Span], mark: int = 0) -> Joined:
+        """Take spans; returns what became complete by them or by the time they tell. `mark` rises from call to call."""
         joined = Joined()
         for span in spans:
-            self._take(span, joined)
+            self._take(span, joined, mark)
             self._advance(span.end_ns)
         self._expire(joined)
         joined.records.sort(key=lambda record: (record.at_us, record.request_id))
@@ -88,7 +94,7 @@ class SpanJoiner:
         joined.records.sort(key=lambda record: (record.at_us, record.request_id))
         return joined
 
-    def _take(self, span: Span, joined: Joined) -> None:
+    def _take(self, span: Span, joined: Joined, mark: int) -> None:
         frontend = bool(self._mapping.frontend_span) and span.name == self._mapping.frontend_span
         request = not frontend and is_request(span)
         if not (frontend or request or is_stage(span)):
@@ -97,7 +103,7 @@ class SpanJoiner:
         if request and span.scope.startswith("vllm") and not self._mapping.frontend_span:
             self._emit(span, (), None, joined)
             return
-        trace = self._traces.setdefault(span.trace_id, _Trace())
+        trace = self._traces.setdefault(span.trace_id, _Trace(mark=mark))
         (trace.frontends if frontend else trace.requests if request else trace.stages).append(span)
         trace.newest_ns = max(trace.newest_ns, span.end_ns)
         if len(self._traces) > self._max_traces:

@@ -53,12 +53,14 @@ def otlp_app(sink: Sink, max_bytes: int = MAX_MESSAGE_BYTES) -> web.Application:
 
 
 @asynccontextmanager
-async def receiving(sink: Sink, *, host: str = "127.0.0.1", port: int = 4318) -> AsyncIterator[int]:
+async def receiving(
+    sink: Sink, *, host: str = "127.0.0.1", port: int = 4318, max_bytes: int = MAX_MESSAGE_BYTES
+) -> AsyncIterator[int]:
     """Listen while the context is open; gives the port (useful with port 0). Binds to loopback unless told otherwise.
 
     Raises ConfigError if the port cannot be had.
     """
-    runner = web.AppRunner(otlp_app(sink), access_log=None)
+    runner = web.AppRunner(otlp_app(sink, max_bytes), access_log=None)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

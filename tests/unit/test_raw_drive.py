@@ -1,6 +1,7 @@
 """The ingest stage on a log: records keyed by deployment, bad bytes in the DLQ, offsets once all is stored."""
 
 import asyncio
+import json
 from contextlib import suppress
 
 from test_ingest_raw import spans
@@ -11,11 +12,12 @@ from pipelines.log import LogRecord, TopicPartition
 from pipelines.outbox import Outbox
 from pipelines.partitions import partition_of
 from pipelines.provision import create
-from pipelines.raw_drive import RAW_NAMES, ingest
+from pipelines.raw_drive import MAX_OPEN_RECORDS, RAW_NAMES, Progress, ingest, messages_of
 from schemas.codec import decode
 from schemas.topics import DLQ, OTLP_SPANS, REQUESTS
 
 PARTITIONS = 3
+START_NS = 1_796_052_000_000_000_000
 PLACES = [TopicPartition(name, number) for name in RAW_NAMES for number in range(PARTITIONS)]
 
 
@@ -74,5 +76,97 @@ def test_what_was_committed_is_not_read_again_and_what_was_not_is() -> None:
                 await producer.flush()
             await stage_on(log, committed=2)
             assert len(await records(log, REQUESTS.name)) == 2
+
+    asyncio.run(act())
+
+
+def sglang(name: str, trace: int, end_s: int, **attributes: object) -> bytes:
+    """One span of SGLang's: its request or a stage of its scheduler."""
+    kinds = {str: "stringValue", int: "intValue", float: "doubleValue"}
+    span = {
+        "traceId": f"{trace:032x}", "spanId": f"{end_s:016x}", "name": name,
+        "startTimeUnixNano": str(START_NS + trace * 10**9), "endTimeUnixNano": str(START_NS + end_s * 10**9),
+        "attributes": [{"key": key, "value": {kinds[type(value)]: value}} for key, value in attributes.items()],
+    }  # fmt: skip
+    return json.dumps(
+        {"resourceSpans": [{"scopeSpans": [{"scope": {"name": "sglang server"}, "spans": [span]}]}]}
+    ).encode()
+
+
+def request_of(trace: int, end_s: int, isl_tokens: int = 9) -> bytes:
+    told = {"rid": f"r{trace}", "gen_ai.latency.e2e": 0.5, "gen_ai.usage.completion_tokens": 3}
+    return sglang("Req", trace, end_s, **told, **{"gen_ai.usage.prompt_tokens": isl_tokens})
+
+
+def test_offsets_are_committed_up_to_the_oldest_record_of_which_a_span_is_held() -> None:
+    """Traces follow each other without a gap, so that some span is held at any time."""
+
+    async def act() -> None:
+        async with memory_log() as log:
+            await create(log, PARTITIONS)
+            async with log.producer() as producer:
+                for second in range(40):
+                    await producer.send(OTLP_SPANS.name, value=request_of(second, second + 1), partition=1)
+                await producer.flush()
+            await stage_on(log, committed=33)
+            place = TopicPartition(OTLP_SPANS.name, 1)
+            committed = (await log.committed("g-ingest", [place]))[place]
+            assert committed is not None
+            assert 33 <= committed <= 35  # the last five seconds are held
+            found = len(await records(log, REQUESTS.name))
+            assert found == committed
+            await stage_on(log, committed=committed)  # a new stage holds again what the first one held
+            again = RawStage()
+            for second in range(committed, 40):
+                again.handle(OTLP_SPANS.name, request_of(second, second + 1))
+            assert again.held_spans == 40 - committed
+
+    asyncio.run(act())
+
+
+def test_progress_gives_every_offset_once_and_in_order() -> None:
+    progress = Progress()
+    one, two = TopicPartition("a", 0), TopicPartition("a", 1)
+    for offset, place in enumerate([one, two, one, two, one]):
+        progress.read(LogRecord(*place, offset, 0, None, b"", ()))
+    progress.settle(2)
+    assert progress.take() == {one: 1, two: 2}
+    assert progress.take() == {}
+    progress.forget([two])
+    progress.settle(None)
+    assert progress.take() == {one: 5}
+
+
+def test_a_trace_that_never_ends_does_not_hold_up_the_rest_for_ever() -> None:
+    progress = Progress()
+    place = TopicPartition("a", 0)
+    for offset in range(MAX_OPEN_RECORDS + 5):
+        progress.read(LogRecord(*place, offset, 0, None, b"", ()))
+    progress.settle(0)
+    assert progress.take() == {place: 5}
+
+
+def test_a_span_refused_after_its_record_had_gone_by_is_a_dead_letter_of_its_own() -> None:
+    stage = RawStage()
+    first = LogRecord(OTLP_SPANS.name, 0, 7, 0, None, request_of(1, 2, isl_tokens=-1), ())
+    later = LogRecord(OTLP_SPANS.name, 0, 8, 0, None, request_of(30, 31), ())
+    assert messages_of(first, stage.handle(first.topic, first.value)) == []
+    (letter,) = messages_of(later, stage.handle(later.topic, later.value))
+    assert (letter.topic, json.loads(letter.value)["trace_id"]) == (DLQ.name, f"{1:032x}")
+    assert dict(letter.headers)["twincast_reason"] == b"out_of_range"
+
+
+def test_a_clock_in_the_future_does_not_keep_a_record_out_of_the_log() -> None:
+    """A log refuses timestamps far ahead; what the record says of its time is for the core to judge."""
+    ahead = spans("llm_request").replace(b"1796052", b"4000000")
+
+    async def act() -> None:
+        async with memory_log() as log:
+            await create(log, PARTITIONS)
+            async with log.producer() as producer:
+                await producer.send(OTLP_SPANS.name, value=ahead)
+                await producer.flush()
+            await stage_on(log, committed=1)
+            assert len(await records(log, REQUESTS.name)) == 1
 
     asyncio.run(act())

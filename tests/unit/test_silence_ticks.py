@@ -25,6 +25,13 @@ def test_a_silent_service_is_told_the_time_a_margin_ago() -> None:
     assert silence.due_us("d", 10 * S, NOW + 10 * S) == NOW + 10 * S - MARGIN_US
 
 
+def test_records_that_come_later_have_a_larger_margin() -> None:
+    silence = Silence()
+    silence.observe("d", NOW - 2 * S, NOW - 12 * S, NOW)
+    assert silence.due_us("d", 10 * S, NOW + 10 * S, 2 * MARGIN_US) == NOW + 10 * S - 2 * MARGIN_US
+    assert silence.due_us("d", 10 * S, NOW + 10 * S, 1) == NOW + 10 * S - MARGIN_US
+
+
 def test_one_silent_source_holds_the_watermark_and_is_told_the_time() -> None:
     """Steps go on and requests do not: what is heard is new, what is expected is not."""
     silence = Silence()
