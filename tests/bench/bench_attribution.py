@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from schemas.slos import Metric
-from tests.bench.oracle import COST, Requests, Truth, poisson, serve
+from tests.bench.oracle import COST, Requests, Truth, latencies_of, poisson, serve
 from twin.attribution import ROLES, Attribution, StepEvidence, TrafficEvidence, attribute, step_evidence
 from twin.cost.frozen import PS_PER_S, FrozenStepCost
 from twin.engine.types import Noise
-from twin.metrics import FloatArray, quantile
+from twin.metrics import FloatArray, Latencies, quantile
 
 WARM_S, WINDOW_S = 20.0, 60.0
 EPOCHS = 512
@@ -76,16 +76,16 @@ def judge(case: Case, seed: int) -> Attribution:
     ratios, busy = _noise(random, case)
     truth = serve(requests, _costs(case), Noise.from_ratios(np.tile(ratios, (3, 1))))
     forecasts = [poisson(random, base_rate, WARM_S + WINDOW_S) for _ in range(FORECASTS)]
-    forecast = [_quantiles(serve(each)) for each in forecasts]
+    forecast = [_quantiles(each, latencies_of(each)) for each in forecasts]
     steps = _evidence(truth, busy * (1.0 - 1.0 / (1.0 + case.contention)) if case.host_tells else None)
     return attribute(
-        _quantiles(truth),
+        _quantiles(requests, truth.latencies),
         {key: float(np.median([found[key] for found in forecast])) for key in KEYS},
         traffic=_traffic(truth.requests, forecasts, base_rate),
         steps=steps,
         saturated_ratio=_saturated(truth),
-        replayed=_quantiles(serve(requests)),
-        levelled=_quantiles(serve(requests, _levelled(steps))),
+        replayed=_quantiles(requests, latencies_of(requests)),
+        levelled=_quantiles(requests, latencies_of(requests, _levelled(steps))),
     )
 
 
@@ -118,8 +118,8 @@ def _inside(requests: Requests) -> np.ndarray:
     return requests.arrived_s > WARM_S
 
 
-def _quantiles(truth: Truth) -> dict[tuple[Metric, float], float]:
-    members = truth.latencies[_inside(truth.requests)]
+def _quantiles(requests: Requests, found: Latencies) -> dict[tuple[Metric, float], float]:
+    members = found[_inside(requests)]
     return {(metric, level): quantile(members.of(metric), level) for metric, level in KEYS}
 
 
