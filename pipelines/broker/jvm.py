@@ -237,7 +237,8 @@ class JvmKafka:
             time.sleep(0.03)
 
     def _format(self, config: Path) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # The first bits are fixed: an id that begins with a dash would be read as an option.
+        cluster_id = "T" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:].rstrip("=")
         command = self._java_command(
             "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id, "-c", str(config)
         )
