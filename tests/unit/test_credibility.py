@@ -64,6 +64,12 @@ def test_an_interval_too_wide_to_act_on_earns_nothing() -> None:
     assert set(feed(ready(), [0.1] * 30, half_width=1.0)) == {"advisory", "guarded"}
 
 
+def test_intervals_that_grow_too_wide_take_authority_back() -> None:
+    authority = ready()
+    feed(authority, [0.1] * 14)
+    assert feed(authority, [0.1] * 20, start=14, half_width=2.5)[-1] == "advisory"
+
+
 def test_drift_takes_a_level_and_holds_until_it_ends() -> None:
     authority = ready()
     feed(authority, [0.1] * 14)
