@@ -7,7 +7,7 @@ import pytest
 from schemas.engines import EngineConfig
 from twin.cost.frozen import FrozenStepCost
 from twin.cost.shape import StepShape
-from twin.engine.memory import BlockMemory, CountMemory
+from twin.engine.memory import BlockMemory, RunMemory
 from twin.engine.request import PriorityQueue, Request
 from twin.engine.run import simulate
 from twin.engine.scheduler import VllmScheduler
@@ -256,7 +256,7 @@ def test_a_scheduler_keeps_to_budget_sequences_and_blocks():
 
 
 def test_memory_refuses_what_is_not_there():
-    for memory in (CountMemory(4, 4), BlockMemory(4, 4, caching=True)):
+    for memory in (RunMemory(4, 4, keeps=True), BlockMemory(4, 4, caching=True)):
         with pytest.raises(ValueError, match="needs 5 KV blocks, 4 are free"):
             memory.admit(Request(0, 20, 1), [], 5)
         assert memory.free == 4

@@ -46,7 +46,9 @@ class Arrival(simpy.Event):
     """Comes at a time from now, before everything else of that instant."""
 
     def __init__(self, env: simpy.Environment, delay_ps: int) -> None:
-        super().__init__(env)
-        self._ok = True
+        # As Timeout does it: a million arrivals are a million of these.
+        self.env = env
+        self.callbacks = []
         self._value = None
+        self._ok = True
         env.schedule(self, simpy.events.URGENT, delay_ps)

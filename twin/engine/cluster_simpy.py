@@ -21,6 +21,8 @@ from twin.engine.warm import Rows, Seat
 
 Engine = FastEngine | PlainEngine
 Process = Generator[simpy.Event, object, None]
+Send = Callable[[int, int], int]
+"""Routes the request of a row at a time; the engine, or -1."""
 
 
 class Fleet:
@@ -51,7 +53,7 @@ class Fleet:
         self.cruising = job.routing in (*STATIC, "least_outstanding")
         self.name: EngineName = "plain" if all(isinstance(e, PlainEngine) for e in self.engines) else "simpy"
 
-    def start(self, resend: Callable[[int], int]) -> None:
+    def start(self, resend: Send) -> None:
         """Start the engines, and what makes some of them disappear; `resend` gets the rows that are lost then.
 
         Who sends is started before, so that the first arrivals find the engines where they stand.
@@ -73,11 +75,11 @@ class Fleet:
         """KV blocks of this request's prompt."""
         return self.engines[engine].prompt_blocks(row)
 
-    def _disappear(self, engine: Engine, at_ps: int, resend: Callable[[int], int]) -> Process:
+    def _disappear(self, engine: Engine, at_ps: int, resend: Send) -> Process:
         yield Arrival(self.env, at_ps)
         if isinstance(engine, PlainEngine):
             for row in engine.vanish():
-                resend(row)
+                resend(row, at_ps)
 
     def result(self, fallback: str) -> ClusterResult:
         """Freeze everything; call once the environment has run dry."""
@@ -98,16 +100,17 @@ class Pool:
 
     def __init__(self, fleet: Fleet, members: Sequence[int], router: Router) -> None:
         self._fleet = fleet
+        self._where = fleet.where
+        self._engines = fleet.engines
+        self._choose = router.choose
         self._members = members
-        self._router = router
         self._windows = [fleet.job.engines[i].window for i in members]
         self._edges = sorted({edge for window in self._windows for edge in window})
         self._open: list[int] = []
         self._until = -1
 
-    def send(self, row: int) -> int:
+    def send(self, row: int, now: int) -> int:
         """Route a request now; the engine, or -1 if none takes requests."""
-        now = int(self._fleet.env.now)
         if now >= self._until:
             pairs = zip(self._members, self._windows, strict=True)
             self._open = [i for i, (opens, closes) in pairs if opens <= now < closes]
@@ -115,9 +118,9 @@ class Pool:
         if not self._open:
             self._fleet.ledger.status[row] = Status.REJECTED
             return -1
-        chosen = self._router.choose(row, self._fleet, self._open)
-        self._fleet.where[row] = chosen
-        self._fleet.engines[chosen].offer(row)
+        chosen = self._choose(row, self._fleet, self._open)
+        self._where[row] = chosen
+        self._engines[chosen].offer(row, now)
         return chosen
 
 
@@ -138,7 +141,7 @@ def job_router(job: ClusterJob) -> Router:
     return job.routing
 
 
-def arrivals(fleet: Fleet, send: Callable[[int], int], first: int, end: int) -> Process:
+def arrivals(fleet: Fleet, send: Send, first: int, end: int) -> Process:
     """The process that lets the rows from `first` to `end` come at their times, before all else of that instant."""
     times: Int64Array = fleet.table.arrival_ps
     now = 0
@@ -146,4 +149,4 @@ def arrivals(fleet: Fleet, send: Callable[[int], int], first: int, end: int) -> 
         if at > now:
             yield Arrival(fleet.env, at - now)
             now = at
-        send(row)
+        send(row, now)

@@ -1,4 +1,4 @@
-"""The common case of `fast`, in one loop over local variables: first come first served, blocks only counted.
+"""The common case of `fast`, in one loop over local variables: first come first served, no shared blocks.
 
 A flight costs a few microseconds here and several times that through methods, which is what a replay of a day is made
 of. Whatever is rare (preemption, several prefills at once) ends the cruise; `fast` does one flight and calls again.
@@ -6,8 +6,9 @@ Law: with and without cruising every result is the same.
 """
 
 from bisect import bisect_right
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from heapq import heappop, heappush
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import simpy
@@ -48,6 +49,7 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
     queued, scheduled, first_token, last_token = ledger.queued, ledger.scheduled, ledger.first, ledger.last
     work, routed, sleep, size = record.work, engine.routed, engine.bell.sleep, engine.size
     clock, steps, n, context, free = engine.clock, engine.steps, engine.decodes, engine.context, memory.free
+    front, runs, keeps, evict = memory.front, memory.runs, memory.keeps, memory.evict
     inbox, taken, busy, saturated = engine.inbox, engine.taken, engine.busy_ps, record.saturated_ps
     decode_work = work[DECODE]
     outstanding, seat = engine.seat
@@ -67,9 +69,13 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
             # Running requests: all decodes, and at most one prefill, the last of the running list.
             need = phase[clock % size]
             budget = budget_most - n
-            if need > free or budget < 0:
+            if (
+                need > free
+                or budget < 0
+                or (runs and waiting and waiting[0].preemptions and _finds_blocks(waiting, runs))
+            ):
                 break
-            prefills = tokens = pairs = 0
+            prefills = tokens = pairs = more = 0
             if prefilling:
                 request = prefilling[0]
                 before = request.computed
@@ -83,11 +89,16 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
                     break
                 request.held += more
                 free -= more
+                need += more
                 request.computed = before + count
                 budget -= count
                 prefills, tokens, pairs = 1, count, count * before + count * (count + 1) // 2
                 started.append(request)
-            free -= need
+            front -= need
+            free -= need - more
+            if front < 0:
+                evict(-front)
+                front = 0
             # Waiting requests: none has cached blocks, so each starts from its first token.
             while waiting:
                 if budget <= 0 or len(running) >= seqs:
@@ -106,6 +117,10 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
                 waiting.popleft()
                 held = -(-count // size)
                 free -= held
+                front -= held
+                if front < 0:
+                    evict(-front)
+                    front = 0
                 request.held = held
                 request.computed = count
                 request.order = scheduler.admissions
@@ -178,7 +193,12 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
                 if most > 1:
                     cycles, rest = divmod(most - 1, size)
                     place = (clock + 1) % size
-                    free -= cycles * n + sum(phase[place : place + rest])
+                    need = cycles * n + sum(phase[place : place + rest])
+                    free -= need
+                    front -= need
+                    if front < 0:
+                        evict(-front)
+                        front = 0
                 clock += most
                 steps += most
                 context += n * most
@@ -202,7 +222,26 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
                 queued[row] = at
                 waiting.append(rows.request(row))
             taken = engine.taken = end
-        # Tokens of requests that started or went on prefilling, then of decodes that end here.
+        # Tokens of decodes that end here, then of requests that started or went on prefilling: in running order.
+        while finish and finish[0][0] == clock:
+            request = heappop(finish)[2]
+            length = request.isl + request.osl - 1
+            n -= 1
+            context -= length
+            place = -request.clock % size
+            phase[place] -= 1
+            phase[place + size] -= 1
+            held = -(-length // size)
+            free += held
+            if keeps and length >= size:
+                runs[request.row] = full = length // size
+                held -= full
+            front += held
+            last_token[request.row] = now
+            del running[request.order]
+            outstanding[seat] -= 1
+            if request.preemptions:
+                ledger.preemptions[request.row] = request.preemptions
         if started:
             prefilling.clear()
             for request in started:
@@ -216,7 +255,12 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
                         last_token[request.row] = now
                         del running[request.order]
                         outstanding[seat] -= 1
-                        free += request.held
+                        held = request.held
+                        free += held
+                        if keeps and request.computed >= size:
+                            runs[request.row] = full = request.computed // size
+                            held -= full
+                        front += held
                         if request.preemptions:
                             ledger.preemptions[request.row] = request.preemptions
                         continue
@@ -235,20 +279,16 @@ def cruise(engine: "FastEngine", now: int) -> Generator[simpy.Event, object, int
                 else:
                     prefilling.append(request)
             started.clear()
-        while finish and finish[0][0] == clock:
-            request = heappop(finish)[2]
-            length = request.isl + request.osl - 1
-            n -= 1
-            context -= length
-            place = -request.clock % size
-            phase[place] -= 1
-            phase[place + size] -= 1
-            free += -(-length // size)
-            last_token[request.row] = now
-            del running[request.order]
-            outstanding[seat] -= 1
-            if request.preemptions:
-                ledger.preemptions[request.row] = request.preemptions
+    memory.front = front
     engine.clock, engine.steps, engine.decodes, engine.context, memory.free = clock, steps, n, context, free
     engine.taken, engine.busy_ps, record.saturated_ps, record.end_ps = taken, busy, saturated, end_ps
     return now
+
+
+def _finds_blocks(waiting: FcfsQueue, runs: Mapping[int, int]) -> bool:
+    """Whether one of those waiting in front, who were preempted, would resume from blocks that it gave back."""
+    return any(request.row in runs for request in takewhile(_was_preempted, waiting))
+
+
+def _was_preempted(request: Request) -> bool:
+    return request.preemptions > 0

@@ -32,24 +32,24 @@ def run_disaggregated(job: ClusterJob, prepared: Sequence[Prepared], fallback: s
         raise ValueError("cluster.link must be given with prefill and decode engines")
     overlapped, transfer = job.link.overlapped, job.link.transfers_ps(job.workload.isl_tokens, job.seed)
 
-    def send(row: int) -> int:
-        return pools["prefill" if row < first + n else "decode"].send(row)
+    def send(row: int, now: int) -> int:
+        return pools["prefill" if row < first + n else "decode"].send(row, now)
 
     def move(row: int) -> Process:
         left = int(transfer[row - first])
         if overlapped:
             left = max(fleet.ledger.scheduled[row] + left - int(fleet.env.now), 0)
         yield Arrival(fleet.env, left)
-        send(row + n)
+        send(row + n, int(fleet.env.now))
 
     def hand_over(row: int) -> None:
         # Rows of prefills go on as rows of decodes, which end for good.
         if first <= row < first + n:
             fleet.env.process(move(row))
 
-    def again(row: int) -> int:
+    def again(row: int, now: int) -> int:
         # The KV is lost with the engine, so a decode begins anew with its prefill.
-        return send(row if row < first + n else row - n)
+        return send(row if row < first + n else row - n, now)
 
     for engine in fleet.engines:
         engine.on_finish = hand_over

@@ -55,7 +55,8 @@ class FastEngine(DecodeSums):
 
     def __init__(self, env: simpy.Environment, prepared: Prepared, parts: Parts | None = None) -> None:
         config, table = prepared.config, prepared.table
-        super().__init__(prepared.usable_blocks, config.block_size_tokens, caching=config.enable_prefix_caching)
+        caching, shared = config.enable_prefix_caching, table.distinct_keys > 0
+        super().__init__(prepared.usable_blocks, config.block_size_tokens, caching=caching, shared=shared)
         self.on_finish: Callable[[int], None] | None = None
         self.env = env
         self.bell = Bell(env)
@@ -123,23 +124,24 @@ class FastEngine(DecodeSums):
         """Requests sent here that have not left."""
         return self.seat.outstanding[self.seat.engine]
 
-    def offer(self, row: int) -> None:
+    def offer(self, row: int, now: int) -> None:
         """A router sends a request, now: who idles wakes, and a flight that it changes is cut short."""
-        now = int(self.env.now)
-        if self.outstanding >= self.limit:
+        outstanding, engine = self.seat
+        if outstanding[engine] >= self.limit:
             self.ledger.status[row] = Status.REJECTED
             return
-        self.seat.outstanding[self.seat.engine] += 1
+        outstanding[engine] += 1
         self.inbox.append(row)
         self.arrivals[-1] = now
         self.arrivals.append(LATEST_PS)
         if self.bell.idle:
             self.bell.ring()
         elif self.flight > 1 and self._arrivals_matter():
-            steps = steps_to_reach(now - self.start_ps, self.first_ps, self.growth_ps)
+            start, first, growth = self.start_ps, self.first_ps, self.growth_ps
+            steps = steps_to_reach(now - start, first, growth)
             if steps < self.flight:
                 self.flight = steps
-                self.bell.bring_forward(self.start_ps + flight_ps(steps, self.first_ps, self.growth_ps) - now)
+                self.bell.bring_forward(start + flight_ps(steps, first, growth) - now)
 
     @property
     def kv_used_blocks(self) -> int:

@@ -15,6 +15,7 @@ from twin.engine.kernel_events import (
     take_arrivals,
     yield_tokens,
 )
+from twin.engine.kernel_parts import take
 from twin.engine.kernel_schedule import admit, fits, schedule_explicitly, serve_prefilling
 from twin.engine.kernel_state import (
     AFTER,
@@ -41,8 +42,8 @@ from twin.engine.kernel_state import (
     NOBODY_WAITS,
     NOW,
     P_BUDGET,
-    P_CACHING,
     P_EPOCHS,
+    P_NAMED,
     P_SIZE,
     P_STEP_LEFT,
     P_UNTIL,
@@ -172,11 +173,11 @@ def land(
     if s[SHARES] == 0:
         count_decodes(s, work, duration)
     if flight > 1:
-        if s[P_CACHING]:
+        if s[P_NAMED]:
             for clock in range(s[CLOCK] + 1, s[CLOCK] + flight):
                 grow_decodes(s, r, b, by_key, table, phase, clock)
         else:
-            s[FREE] -= grown(s, phase, flight - 1)
+            take(s, r, grown(s, phase, flight - 1))
     if not s[EXPLICIT]:
         s[CLOCK] += flight
         s[CONTEXT] += s[DECODES] * flight

@@ -21,6 +21,7 @@ from twin.engine.kernel_state import (
     ENGINE,
     FIRST,
     FREE,
+    FRONT,
     G_FIRST_NEW,
     G_FIRST_ROW,
     G_KNOWN_AT,
@@ -29,6 +30,9 @@ from twin.engine.kernel_state import (
     HELD,
     HITS,
     ISL,
+    KEPT,
+    KEPT_FIRST,
+    KEPT_LAST,
     KEYS,
     KEYS_AT,
     LANDING,
@@ -36,13 +40,13 @@ from twin.engine.kernel_state import (
     NEVER,
     ORDER,
     OSL,
-    P_CACHING,
     P_CARRIED,
     P_DISTINCT_KEYS,
     P_FIRST_CARRIED,
     P_GRID_POINTS,
     P_KEYS_AT,
     P_MOST_BLOCKS,
+    P_NAMED,
     P_RUNNING,
     P_SEQS,
     P_SIZE,
@@ -106,7 +110,7 @@ def load(
         r[row + QUEUED] = r[row + SCHEDULED] = r[row + FIRST] = r[row + LAST] = r[row + R_CLOCK] = UNDEFINED
         r[row + STATUS] = UNFINISHED
         r[row + ORDER] = r[row + PRIVATE_KEY] = r[row + ENGINE] = -1
-        r[row + HELD] = r[row + REGISTERED] = 0
+        r[row + HELD] = r[row + REGISTERED] = r[row + KEPT] = 0
     for i in range(group[G_FIRST_NEW]):
         row, at = i * R_FIELDS, group[G_KNOWN_AT] + i * 7
         r[row + QUEUED] = known[at]
@@ -142,13 +146,13 @@ def reset(
     for i in range(SCALARS):
         s[i] = params[i] if i < PARAMS else 0
     usable, size, seqs = s[P_USABLE], s[P_SIZE], s[P_SEQS]
-    s[FREE], s[SLOTS] = usable, seqs
-    s[RUN_HEAD] = s[RUN_TAIL] = -1
+    s[FREE], s[FRONT], s[SLOTS] = usable, usable, seqs
+    s[RUN_HEAD] = s[RUN_TAIL] = s[KEPT_FIRST] = s[KEPT_LAST] = -1
     s[DUE] = 0 if s[P_GRID_POINTS] > 0 else NEVER
     s[SENTINEL], s[HITS], s[LANDING] = usable * B_FIELDS, seqs * s[P_MOST_BLOCKS], NEVER
     for i in range(3 * size):
         phase[i] = 0 if i < 2 * size else -1
-    if s[P_CACHING]:
+    if s[P_NAMED]:
         for i in range(seqs):
             w[i * W_FIELDS + W_FREE_SLOT] = i * s[P_MOST_BLOCKS]
         for i in range(s[P_DISTINCT_KEYS]):
@@ -178,7 +182,7 @@ def warm_up(
     cached: Int64Array,
 ) -> None:
     """Put the carried requests and cached blocks into an empty engine; `prepare` saw that they fit."""
-    size, caching, in_flight = s[P_SIZE], s[P_CACHING] != 0, s[P_STEP_LEFT] > 0
+    size, caching, in_flight = s[P_SIZE], s[P_NAMED] != 0, s[P_STEP_LEFT] > 0
     for i in range(s[P_CARRIED]):
         row = (s[P_FIRST_CARRIED] + i) * R_FIELDS
         watch(s, r, late, row)

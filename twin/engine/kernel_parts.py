@@ -15,15 +15,22 @@ from twin.engine.kernel_state import (
     BEFORE,
     COMPUTED,
     FREE,
+    FRONT,
     HELD,
     HITS,
+    KEPT,
+    KEPT_AFTER,
+    KEPT_BEFORE,
+    KEPT_FIRST,
+    KEPT_LAST,
     KEYS,
     KEYS_AT,
     ORDER,
     P_CACHED,
     P_CACHED_AT,
-    P_CACHING,
+    P_KEEPS,
     P_KEYS_AT,
+    P_NAMED,
     P_SIZE,
     PRIVATE_AT,
     PRIVATE_KEY,
@@ -210,10 +217,43 @@ def forget(b: Int64Array, by_key: Int64Array, block: int) -> None:
 
 
 @compiled
+def unlink_run(s: Int64Array, r: Int64Array, row: int) -> None:
+    """A request's run of blocks leaves the free queue."""
+    before, after = r[row + KEPT_BEFORE], r[row + KEPT_AFTER]
+    if before < 0:
+        s[KEPT_FIRST] = after
+    else:
+        r[before + KEPT_AFTER] = after
+    if after < 0:
+        s[KEPT_LAST] = before
+    else:
+        r[after + KEPT_BEFORE] = before
+    r[row + KEPT] = 0
+
+
+@compiled
+def take(s: Int64Array, r: Int64Array, n: int) -> None:
+    """Take n free blocks that nobody names: those without content, then of the oldest run, its last ones first."""
+    s[FREE] -= n
+    s[FRONT] -= n
+    while s[FRONT] < 0:
+        row = s[KEPT_FIRST]
+        left = r[row + KEPT] + s[FRONT]
+        if left > 0:
+            r[row + KEPT] = left
+            s[FRONT] = 0
+            return
+        unlink_run(s, r, row)
+        s[FRONT] = left
+
+
+@compiled
 def grow(s: Int64Array, r: Int64Array, b: Int64Array, by_key: Int64Array, table: Int64Array, row: int, n: int) -> None:
     """Take n free blocks for a request that holds some."""
-    s[FREE] -= n
-    if s[P_CACHING]:
+    if not s[P_NAMED]:
+        take(s, r, n)
+    else:
+        s[FREE] -= n
         sentinel, slot, held = s[SENTINEL], r[row + SLOT], r[row + HELD]
         for i in range(n):
             block = b[sentinel + B_AFTER]
@@ -239,7 +279,11 @@ def hold(
 ) -> None:
     """Give a request the hits and as many free blocks as make up `blocks`."""
     r[row + HELD] = hits
-    if s[P_CACHING]:
+    if not s[P_NAMED]:
+        if hits > 0:
+            s[FREE] -= hits
+            unlink_run(s, r, row)
+    else:
         s[SLOTS] -= 1
         slot = w[s[SLOTS] * W_FIELDS + W_FREE_SLOT]
         r[row + SLOT] = slot
@@ -288,8 +332,18 @@ def release(
     """Give all its blocks back; if it resumes, it may find them again."""
     held, size = r[row + HELD], s[P_SIZE]
     r[row + HELD] = 0
-    if not s[P_CACHING]:
+    if not s[P_NAMED]:
+        kept = r[row + COMPUTED] // size if s[P_KEEPS] else 0
         s[FREE] += held
+        s[FRONT] += held - kept
+        if kept > 0:
+            last = s[KEPT_LAST]
+            r[row + KEPT], r[row + KEPT_AFTER], r[row + KEPT_BEFORE] = kept, -1, last
+            if last < 0:
+                s[KEPT_FIRST] = row
+            else:
+                r[last + KEPT_AFTER] = row
+            s[KEPT_LAST] = row
         return
     full = max(r[row + COMPUTED] // size, r[row + REGISTERED])
     slot = r[row + SLOT]

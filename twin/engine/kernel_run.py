@@ -105,14 +105,16 @@ def _settings(one: Prepared, row: Int64Array) -> None:
     row[k.P_CHUNK] = config.long_prefill_threshold_tokens or 2**62
     row[k.P_CHUNKED] = config.enable_chunked_prefill
     row[k.P_RESERVE] = config.reserve_full_isl
-    row[k.P_CACHING] = config.enable_prefix_caching
+    # Blocks need names only where a prefix may be shared.
+    named = config.enable_prefix_caching and one.table.distinct_keys > 0
+    row[k.P_NAMED], row[k.P_KEEPS] = named, config.enable_prefix_caching
     row[k.P_PRIORITY] = config.policy == "priority"
     row[k.P_LIMIT] = 2**62 if config.max_queued_requests is None else config.max_queued_requests
     row[k.P_EXPIRING] = one.table.expiring
     row[k.P_CACHED] = len(one.cached_keys)
-    if config.enable_prefix_caching:
+    if named:
         row[k.P_MOST_BLOCKS] = min(one.usable_blocks, -(-one.table.most_tokens // config.block_size_tokens))
-    row[k.P_DISTINCT_KEYS] = one.table.distinct_keys if config.enable_prefix_caching else 0
+    row[k.P_DISTINCT_KEYS] = one.table.distinct_keys if named else 0
     row[k.P_FROM], row[k.P_DRAIN] = 0, LATEST_PS
     if one.grid is not None:
         row[k.P_GRID_STEP] = one.grid.step_ps
@@ -127,9 +129,9 @@ def _places(groups: Sequence[Group], params: Int64Array) -> tuple[Int64Array, Ro
     for g, group in zip(table, groups, strict=True):
         first, rows = group[0], group[0].table.rows
         mine = params[engine : engine + len(group)]
-        caching = mine[:, k.P_CACHING]
+        named = mine[:, k.P_NAMED]
         private = 0
-        if caching.any():
+        if named.any():
             needed = -(-(first.table.isl_tokens + first.table.osl_tokens - 1) // first.config.block_size_tokens)
             private = int(needed.sum()) - len(first.table.keys)
         g[k.G_FIRST_ENGINE], g[k.G_ENGINES], g[k.G_FIRST_ROW], g[k.G_ROWS] = engine, len(group), row, rows
@@ -137,7 +139,7 @@ def _places(groups: Sequence[Group], params: Int64Array) -> tuple[Int64Array, Ro
         g[k.G_ROUTING] = k.LEAST_OUTSTANDING if first.routed else k.ALONE
         needs = (
             (k.P_W_AT, (mine[:, k.P_SEQS] + 2) * k.W_FIELDS),
-            (k.P_B_AT, (mine[:, k.P_USABLE] + 1) * k.B_FIELDS * caching),
+            (k.P_B_AT, (mine[:, k.P_USABLE] + 1) * k.B_FIELDS * named),
             (k.P_TABLE_AT, (mine[:, k.P_SEQS] + 1) * mine[:, k.P_MOST_BLOCKS]),
             (k.P_PHASE_AT, 3 * mine[:, k.P_SIZE]),
             (k.P_QUEUE_AT, np.full(len(group), rows)),

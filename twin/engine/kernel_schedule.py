@@ -26,13 +26,14 @@ from twin.engine.kernel_state import (
     HEAD_BLOCKED,
     HELD,
     ISL,
+    KEPT,
     NO_PLACE,
     NOBODY_WAITS,
     NOW,
     P_BUDGET,
-    P_CACHING,
     P_CHUNK,
     P_CHUNKED,
+    P_NAMED,
     P_PRIORITY,
     P_RESERVE,
     P_SEQS,
@@ -131,7 +132,7 @@ def admit(
     budget: int,
 ) -> int:
     """Admit from the waiting queue while `budget` tokens last; why it ended."""
-    size, caching = s[P_SIZE], s[P_CACHING] != 0
+    size, caching = s[P_SIZE], s[P_NAMED] != 0
     while s[WAITING] > 0:
         if budget <= 0 or s[RUNNING] >= s[P_SEQS]:
             return NO_PLACE
@@ -142,6 +143,9 @@ def admit(
         if caching:
             hits = find(s, r, keys, by_key, table, row, (known - 1) // size)
             free -= evictable(s, b, table, hits)
+        else:
+            hits = min(r[row + KEPT], (known - 1) // size)
+            free -= hits
         if s[RUNNING] > 0:
             free -= s[P_WATERMARK]
         computed = hits * size
@@ -212,7 +216,7 @@ def serve_prefilling(
         more = (computed + tokens + size - 1) // size - r[row + HELD]
         if more > 0:
             grow(s, r, b, by_key, table, row, more)
-        if s[P_CACHING]:
+        if s[P_NAMED]:
             cache_prompt(s, r, b, keys, by_key, table, row, computed + tokens)
         share(s, r, w, row, tokens)
         budget -= tokens
@@ -306,7 +310,7 @@ def schedule_explicitly(
         s[SHARES] = 0
         for i in range(count):
             row = w[i * W_FIELDS + SHARE_ROW]
-            if s[P_CACHING]:
+            if s[P_NAMED]:
                 cache_prompt(s, r, b, keys, by_key, table, row, r[row + COMPUTED] + w[i * W_FIELDS + SHARE_TOKENS])
             share(s, r, w, row, w[i * W_FIELDS + SHARE_TOKENS])
         if budget >= 0:

@@ -28,7 +28,8 @@ request or a block is named by the place where its fields begin, so `r[row + ISL
     P_CHUNK,
     P_CHUNKED,
     P_RESERVE,
-    P_CACHING,
+    P_NAMED,
+    P_KEEPS,
     P_PRIORITY,
     P_LIMIT,
     P_EXPIRING,
@@ -53,8 +54,8 @@ request or a block is named by the place where its fields begin, so `r[row + ISL
     P_FINISH_AT,
     P_QUEUE_AT,
     P_KEYS_AT,
-) = range(38)
-PARAMS = 38
+) = range(39)
+PARAMS = 39
 
 # Settings of one group of engines that share requests.
 G_FIRST_ENGINE, G_ENGINES, G_FIRST_ROW, G_ROWS, G_FIRST_NEW, G_OFFERED, G_ROUTING, G_PRIVATE_KEYS, G_KNOWN_AT = range(9)
@@ -62,20 +63,22 @@ G_SETTINGS = 9
 ALONE, LEAST_OUTSTANDING = range(2)
 
 # Scalars of one engine, behind its settings.
-CLOCK, STEPS, DECODES, CONTEXT, FREE, TAKEN, TOLD, BUSY, SATURATED, END = range(38, 48)
-RUNNING, RUN_HEAD, RUN_TAIL, ADMISSIONS, WAITING, QUEUE_HEAD, QUEUE_TAIL, STACK_TOP = range(48, 56)
-FINISH, PREFILLING, SHARES, FIRST_ADMITTED, SLOTS, BARRIER, LATE, SAMPLED = range(56, 64)
+CLOCK, STEPS, DECODES, CONTEXT, FREE, TAKEN, TOLD, BUSY, SATURATED, END = range(39, 49)
+RUNNING, RUN_HEAD, RUN_TAIL, ADMISSIONS, WAITING, QUEUE_HEAD, QUEUE_TAIL, STACK_TOP = range(49, 57)
+FINISH, PREFILLING, SHARES, FIRST_ADMITTED, SLOTS, BARRIER, LATE, SAMPLED = range(57, 65)
 SENTINEL, HITS, NOW, START, DUE, FLIGHT, FIRST_PS, GROWTH_PS, EXPLICIT, LANDING, STARTED = range(65, 76)
-SCALARS = 76
+FRONT, KEPT_FIRST, KEPT_LAST = range(76, 79)
+SCALARS = 80
 
 # One request. `ORDER` is -1 unless it runs; `R_CLOCK` is UNDEFINED unless it is among the sums; `FINISH_KEY` orders
 # decodes by the clock at which they finish, then by admission; AFTER and BEFORE link the running list, GROWS_AFTER
-# the decodes that need a block at the same clock.
+# the decodes that need a block at the same clock. Where blocks are not named, KEPT counts free blocks with its content;
+# the free queue is FRONT blocks without content and then those runs, from KEPT_FIRST on.
 ISL, OSL, GENERATED, COMPUTED, HELD, ORDER, R_CLOCK, FINISH_KEY = range(8)
 STATUS, ARRIVAL, QUEUED, SCHEDULED, FIRST, LAST, AFTER, BEFORE = range(8, 16)
 CACHED, PREEMPTIONS, DEADLINE, RANK, KEYS_AT, KEYS, REGISTERED, SLOT = range(16, 24)
-GROWS_AFTER, PRIVATE_KEY, PRIVATE_AT, ENGINE = range(24, 28)
-R_FIELDS = 28
+GROWS_AFTER, PRIVATE_KEY, PRIVATE_AT, ENGINE, KEPT, KEPT_AFTER, KEPT_BEFORE = range(24, 31)
+R_FIELDS = 32
 
 # Lists over running requests: those prefilling, those done, and the shares of the step that is planned.
 W_PREFILLING, W_DONE, W_FREE_SLOT, SHARE_ROW, SHARE_TOKENS, SHARE_BEFORE, SHARE_DECODE, SHARE_SAMPLES = range(8)

@@ -6,7 +6,7 @@ Arrays are those of `kernel_state`; `decodes`, `rest` and `noise` are one job's 
 from math import sqrt
 
 from twin.engine.compiled import compiled
-from twin.engine.kernel_parts import grow, heap_push
+from twin.engine.kernel_parts import grow, heap_push, take
 from twin.engine.kernel_state import (
     CLOCK,
     COMPUTED,
@@ -26,9 +26,9 @@ from twin.engine.kernel_state import (
     MIXED,
     ORDER,
     OSL,
-    P_CACHING,
     P_COST_AT,
     P_EPOCHS,
+    P_NAMED,
     P_NOISE_AT,
     P_SEQS,
     P_SIZE,
@@ -132,7 +132,7 @@ def join(s: Int64Array, r: Int64Array, finish: Int64Array, phase: Int64Array, ro
     place = -clock % size
     phase[place] += 1
     phase[place + size] += 1
-    if s[P_CACHING]:
+    if s[P_NAMED]:
         head = place + 2 * size
         at, before = phase[head], -1
         while at >= 0 and r[at + ORDER] < r[row + ORDER]:
@@ -157,7 +157,7 @@ def settle(s: Int64Array, r: Int64Array, phase: Int64Array, row: int) -> None:
     s[CONTEXT] -= computed
     phase[place] -= 1
     phase[place + size] -= 1
-    if s[P_CACHING]:
+    if s[P_NAMED]:
         head = place + 2 * size
         at, before = phase[head], -1
         while at != row:
@@ -178,8 +178,8 @@ def grow_decodes(
 ) -> None:
     """Blocks for the decodes that need one in the step at this clock."""
     place = clock % s[P_SIZE]
-    if not s[P_CACHING]:
-        s[FREE] -= phase[place]
+    if not s[P_NAMED]:
+        take(s, r, phase[place])
         return
     row = phase[place + 2 * s[P_SIZE]]
     while row >= 0:

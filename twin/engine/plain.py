@@ -99,7 +99,7 @@ class PlainEngine:
         """Requests sent here that have not left."""
         return self._seat.outstanding[self._seat.engine]
 
-    def offer(self, row: int) -> None:
+    def offer(self, row: int, now: int) -> None:
         """A router sends a request, now."""
         limit = self._given.config.max_queued_requests
         if limit is not None and self.outstanding >= limit:
@@ -107,7 +107,7 @@ class PlainEngine:
             return
         self._seat.outstanding[self._seat.engine] += 1
         self.inbox.append(row)
-        self._arrivals.append(self._now)
+        self._arrivals.append(now)
         self._bell.ring()
 
     @property

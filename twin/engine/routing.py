@@ -75,11 +75,10 @@ class LeastOutstanding:
     def choose(self, row: int, fleet: FleetView, open_now: Sequence[int]) -> int:
         loads = fleet.outstanding
         if len(open_now) == len(loads):
-            fewest = min(loads)
-            try:
-                self._last = loads.index(fewest, self._last + 1)
-            except ValueError:
-                self._last = loads.index(fewest)
+            # Those after the last one first; a list's own searches are what is quick here.
+            after = self._last + 1
+            fewest, before = min(loads[after:], default=2**62), min(loads[:after], default=2**62)
+            self._last = loads.index(fewest, after) if fewest <= before else loads.index(before)
         else:
             last, width = self._last, len(loads)
             self._last = min(open_now, key=lambda i: (loads[i], (i - last - 1) % width))

@@ -8,7 +8,7 @@ Law: what `settle` writes down is what stepping one by one would have led to.
 from bisect import insort
 from heapq import heappush
 
-from twin.engine.memory import BlockMemory, CountMemory
+from twin.engine.memory import BlockMemory, RunMemory
 from twin.engine.request import Request
 from twin.engine.types import UNDEFINED_PS
 
@@ -18,12 +18,14 @@ class DecodeSums:
 
     `phase[p]` counts decodes that need a block when `clock % size == p`, twice over, so that any stretch of it is a
     slice. `context` sums the computed tokens of the `decodes` decoding requests. `finish` is a heap of (clock at which
-    it finishes, order of admission, request); entries of requests that left in another way have a stale order.
+    it finishes, order of admission, request); entries of requests that left in another way have a stale order. Blocks
+    are named only where `caching` prefixes that requests have `shared` keys for.
     """
 
-    def __init__(self, usable_blocks: int, size: int, *, caching: bool) -> None:
-        self.counted = CountMemory(usable_blocks, size)
-        self.memory = BlockMemory(usable_blocks, size, caching=True) if caching else self.counted
+    def __init__(self, usable_blocks: int, size: int, *, caching: bool, shared: bool) -> None:
+        self.counted = RunMemory(usable_blocks, size, keeps=caching)
+        named = caching and shared
+        self.memory = BlockMemory(usable_blocks, size, caching=True) if named else self.counted
         self.size = size
         self.clock = 0
         self.decodes = 0
@@ -31,7 +33,7 @@ class DecodeSums:
         self.finish: list[tuple[int, int, Request]] = []
         self.phase = [0] * (2 * size)
         self.prefilling: list[Request] = []
-        self._growing: list[list[tuple[int, Request]]] | None = [[] for _ in range(size)] if caching else None
+        self._growing: list[list[tuple[int, Request]]] | None = [[] for _ in range(size)] if named else None
 
     def sort_out(self, requests: list[Request]) -> None:
         """Requests whose next step is a decode join the sums, the others are prefilling."""
@@ -84,7 +86,7 @@ class DecodeSums:
     def grow(self, clock: int) -> None:
         """Blocks for the decodes that need one in the step at this clock."""
         if self._growing is None:
-            self.counted.free -= self.phase[clock % self.size]
+            self.counted.take(self.phase[clock % self.size])
             return
         for _, request in self._growing[clock % self.size]:
             self.memory.grow(request, 1)
