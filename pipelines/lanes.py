@@ -121,11 +121,15 @@ class Lane:
     def pop(self) -> LogRecord | None:
         """The next record, or None where there is none, a topic is awaited, or ends must be asked for."""
         for turn in self._turns:
-            if any(queue.awaited for queue in turn):
-                return None
-            ready = [queue for queue in turn if queue.ready]
-            if ready:
-                return min(ready, key=lambda queue: queue.earliest_ms).pop()
+            first = None
+            for queue in turn:
+                if queue.ready:
+                    if first is None or queue.earliest_ms < first.earliest_ms:
+                        first = queue
+                elif queue.awaited:
+                    return None
+            if first is not None:
+                return first.pop()
         return None
 
     def give_up_waiting(self) -> tuple[str, ...]:

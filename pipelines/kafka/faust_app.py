@@ -1,16 +1,17 @@
 """The Faust application: agents that hand bytes to the worker, and nothing else. Decides no record and no offset.
 
 What is set here, and why: raw bytes, since a typed topic crashes its agent on the first bad record; one agent per
-topic with concurrency 1, since more can commit past a record in flight; no acknowledgements to Faust, since its
-offsets run ahead of our state; the start of every partition comes from the state topic. Faust gives partitions,
-groups, sessions and the consumer's thread.
+topic with concurrency 1, since more can commit past a record in flight; all records of a fetch in one message, since
+an agent costs 80 microseconds a message; no acknowledgements to Faust, since its offsets run ahead of our state; the
+start of every partition comes from the state topic; a pause that loses no record. Faust gives partitions, groups,
+sessions and the consumer's thread.
 
 Law: an agent never raises and never waits.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 import faust
@@ -54,7 +55,8 @@ class FaustShell:
         @self._app.agent(topic, name=name, concurrency=1)  # type: ignore[untyped-decorator]
         async def hand_over(stream: Any) -> AsyncIterator[None]:
             async for event in stream.events():
-                self._worker.take(_record(event.message, name))
+                for record in event.message.value:
+                    self._worker.take(_record(record, name))
                 yield
 
     async def start(self) -> None:
@@ -159,8 +161,35 @@ def _consumer_class(shell: FaustShell) -> type:
             return consumer
 
     class StateConsumer(Consumer):  # type: ignore[misc]  # faust has no types
+        _active_partitions: set[TP]
+        _paused_partitions: set[TP]
+
         def _new_consumer_thread(self) -> Any:
             return Thread(self, loop=self.loop, beacon=self.beacon)
+
+        async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
+            """One message per partition for all records of a fetch: an agent's cost is per message, not per record."""
+            records, active = await self._wait_next_records(timeout)
+            generation = self.app.consumer_generation_id
+            if records is None or self.should_stop:
+                return
+            if not self.flow_active:
+                await self.perform_seek()  # what came is dropped
+                return
+            for tp, found in records.items():
+                if not self.flow_active or self.app.consumer_generation_id != generation:
+                    return
+                if found and (tp in active or tp in self._buffered_partitions):
+                    message = self._to_message(tp, found[-1])
+                    message.key, message.value, message.headers = None, found, []
+                    yield tp, message
+
+        def pause_partitions(self, tps: Iterable[TP]) -> None:
+            """From the next fetch on. Faust takes partitions out of the set that it holds against the records of the
+            fetch under way, and drops those, although the next one begins behind them."""
+            paused = set(tps)
+            self._active_partitions = self._get_active_partitions() - paused
+            self._paused_partitions = self._paused_partitions | paused
 
         async def perform_seek(self) -> None:
             for tp, offset in (await shell.positions(self.assignment())).items():
@@ -170,13 +199,14 @@ def _consumer_class(shell: FaustShell) -> type:
     return StateConsumer
 
 
-def _record(message: Any, topic: str) -> LogRecord:
+def _record(record: Any, topic: str) -> LogRecord:
+    """A record as aiokafka gives it, under the name that the topic has for us."""
     return LogRecord(
         topic,
-        message.partition,
-        message.offset,
-        round(message.timestamp * 1000) if message.timestamp else 0,
-        message.key,
-        message.value,
-        tuple(message.headers or ()),
+        record.partition,
+        record.offset,
+        record.timestamp or 0,
+        record.key,
+        record.value,
+        tuple(record.headers or ()),
     )

@@ -1,0 +1,85 @@
+"""Faust's consumer as we change it: whole fetches to an agent, and no record lost to a pause. Needs no broker."""
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from faust.types import TP
+
+from pipelines.kafka.access import ClusterAccess
+from pipelines.kafka.faust_app import FaustShell
+from schemas.topics import REQUESTS, STEPS
+
+ONE, TWO = TP(REQUESTS.name, 0), TP(STEPS.name, 0)
+
+
+@pytest.fixture
+def consumer() -> Iterator[Any]:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    shell = FaustShell(ClusterAccess(bootstrap="127.0.0.1:9"), SimpleNamespace(), group="g", slot=0, namespace="")  # type: ignore[arg-type]
+    found = shell._app.consumer
+    found._set_active_tps({ONE, TWO})
+    yield found
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+def record(tp: TP, offset: int) -> Any:
+    return SimpleNamespace(
+        topic=tp.topic, partition=tp.partition, offset=offset, timestamp=1, timestamp_type=0, headers=(), key=b"k",
+        value=b"v", checksum=None, serialized_key_size=1, serialized_value_size=1,
+    )  # fmt: skip
+
+
+def fetched(
+    consumer: Any, records: dict[TP, list[Any]], meanwhile: Any = lambda: None, after_each: Any = lambda: None
+) -> list[tuple[TP, list[int]]]:
+    """What comes of one fetch, with something happening while it is under way, or after each message of it."""
+    consumer.flow_active = True
+
+    async def getmany(active_partitions: set[TP], timeout: float) -> dict[TP, list[Any]]:
+        meanwhile()
+        return records
+
+    consumer._getmany = getmany
+    consumer.not_waiting_next_records = SimpleNamespace(set=lambda: None)
+
+    async def read() -> list[tuple[TP, list[int]]]:
+        found = []
+        async for tp, message in consumer.getmany(1.0):
+            found.append((tp, [r.offset for r in message.value]))
+            after_each()
+        return found
+
+    return asyncio.get_event_loop().run_until_complete(read())
+
+
+def test_all_records_of_a_fetch_come_in_one_message_per_partition(consumer: Any) -> None:
+    found = fetched(consumer, {ONE: [record(ONE, offset) for offset in (3, 4, 9)], TWO: [record(TWO, 0)]})
+    assert found == [(ONE, [3, 4, 9]), (TWO, [0])]
+
+
+def test_a_pause_does_not_drop_what_the_fetch_under_way_brings(consumer: Any) -> None:
+    """The next fetch begins behind it, so it would be lost."""
+    found = fetched(consumer, {ONE: [record(ONE, 0)]}, meanwhile=lambda: consumer.pause_partitions([ONE]))
+    assert found == [(ONE, [0])]
+
+
+def test_paused_partitions_are_not_fetched_until_they_are_resumed(consumer: Any) -> None:
+    consumer.pause_partitions([ONE])
+    assert consumer._get_active_partitions() == {TWO}
+    consumer.resume_partitions([ONE])
+    assert consumer._get_active_partitions() == {ONE, TWO}
+
+
+def test_a_rebalance_ends_what_is_left_of_a_fetch(consumer: Any) -> None:
+    """The partitions that are ours afterwards are read from where the state says."""
+
+    def next_generation() -> None:
+        consumer.app.consumer_generation_id += 1
+
+    found = fetched(consumer, {ONE: [record(ONE, 0)], TWO: [record(TWO, 0)]}, after_each=next_generation)
+    assert found == [(ONE, [0])]
