@@ -86,8 +86,8 @@ class Stage:
         async with open_log(self.settings, self.place) as log:
             await create(log, PARTITIONS, keep_for_ever=True)
 
-    def worker(self, slot: int = 0) -> "WorkerProcess":
-        started = WorkerProcess(self.environ, slot, self._directory / f"worker-{len(self.workers)}.log")
+    def worker(self, slot: int = 0, *options: str) -> "WorkerProcess":
+        started = WorkerProcess(self.environ, slot, self._directory / f"worker-{len(self.workers)}.log", options)
         self.workers.append(started)
         return started
 
@@ -141,13 +141,13 @@ class Stage:
 class WorkerProcess:
     """`twincast up --report` in a process of its own; `report` is the last one it wrote."""
 
-    def __init__(self, environ: Mapping[str, str], slot: int, log_path: Path) -> None:
+    def __init__(self, environ: Mapping[str, str], slot: int, log_path: Path, options: Iterable[str] = ()) -> None:
         self._log_path = log_path
         self.report: dict[str, Any] = {}
         self.started_s = time.monotonic()
         with open(log_path, "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "pipelines.cli", "up", "--report", "--slot", str(slot)],
+                [sys.executable, "-m", "pipelines.cli", "up", "--report", "--slot", str(slot), *options],
                 env=dict(environ),
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -205,6 +205,13 @@ class WorkerProcess:
 
     def go_on(self) -> None:
         self._process.send_signal(signal.SIGCONT)
+
+    def ended(self, within_s: float) -> int | None:
+        """The exit code of a worker that ends by itself, None where it does not."""
+        try:
+            return self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return None
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""

@@ -3,7 +3,11 @@
 import asyncio
 import json
 from contextlib import suppress
+from random import Random
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_ingest_raw import spans
 
 from pipelines.ingest.raw_stage import RawStage
@@ -12,7 +16,7 @@ from pipelines.log import LogRecord, TopicPartition
 from pipelines.outbox import Outbox
 from pipelines.partitions import partition_of
 from pipelines.provision import create
-from pipelines.raw_drive import MAX_OPEN_RECORDS, RAW_NAMES, Progress, ingest, messages_of
+from pipelines.raw_drive import MAX_OPEN_RECORDS, RAW_NAMES, Abreast, Progress, ingest, messages_of
 from schemas.codec import decode
 from schemas.topics import DLQ, OTLP_SPANS, REQUESTS
 
@@ -168,5 +172,87 @@ def test_a_clock_in_the_future_does_not_keep_a_record_out_of_the_log() -> None:
                 await producer.flush()
             await stage_on(log, committed=1)
             assert len(await records(log, REQUESTS.name)) == 1
+
+    asyncio.run(act())
+
+
+ONE, TWO = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+def at(place: TopicPartition, offset: int, timestamp_ms: int) -> LogRecord:
+    return LogRecord(*place, offset, timestamp_ms, None, b"x", ())
+
+
+def drained(abreast: Abreast, positions: dict[TopicPartition, int], *, patient: bool = True) -> list[int]:
+    found = []
+    while (record := abreast.pop(positions, patient=patient)) is not None:
+        found.append(record.timestamp_ms)
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.booleans(), max_size=30), st.randoms(use_true_random=False))
+def test_partitions_come_out_by_time_however_far_one_is_read_ahead(first: list[bool], random: Random) -> None:
+    """Records at even and uneven milliseconds; whichever partition is read first, time goes on evenly."""
+    abreast, positions, ends = Abreast(), {ONE: 0, TWO: 0}, {ONE: len(first), TWO: len(first)}
+    found: list[int] = []
+    while positions != ends:
+        place = random.choice([place for place in (ONE, TWO) if positions[place] < ends[place]])
+        abreast.push(at(place, positions[place], 2 * positions[place] + place.partition))
+        positions[place] += 1
+        if abreast.must_ask:
+            abreast.learn_ends(ends)
+        found += drained(abreast, positions)
+    assert found == list(range(2 * len(first)))
+
+
+def test_a_promised_record_that_is_not_there_is_waited_for_only_so_long() -> None:
+    abreast = Abreast()
+    abreast.push(at(ONE, 0, 5))
+    assert abreast.must_ask
+    abreast.learn_ends({ONE: 1, TWO: 1})
+    assert drained(abreast, {ONE: 1, TWO: 0}) == []
+    assert drained(abreast, {ONE: 1, TWO: 0}, patient=False) == [5]
+
+
+def test_room_is_bounded_and_what_was_lost_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.raw_drive.MAX_HELD_BYTES", 3)
+    abreast = Abreast()
+    for offset in range(4):
+        abreast.push(at(ONE, offset, offset))
+    abreast.learn_ends({ONE: 4, TWO: 1})
+    assert drained(abreast, {ONE: 4, TWO: 0}) == [0, 1]  # two are left, and those can wait
+    abreast.forget([ONE])
+    abreast.push(at(TWO, 0, 9))
+    assert drained(abreast, {TWO: 1}) == [9]
+    assert not abreast.must_ask
+
+
+def test_a_record_after_the_end_of_a_round_waits_for_the_next() -> None:
+    abreast = Abreast()
+    abreast.push(at(ONE, 0, 1))
+    abreast.learn_ends({ONE: 1})
+    abreast.push(at(ONE, 1, 2))
+    assert drained(abreast, {ONE: 2}) == [1]
+    assert abreast.must_ask
+
+
+def test_a_backlog_in_several_partitions_is_told_in_its_order() -> None:
+    async def act() -> None:
+        async with memory_log() as log:
+            await create(log, PARTITIONS)
+            async with log.producer() as producer:
+                for second in range(60):
+                    value = spans("llm_request").replace(b"179605200", str(179605200 + second).encode())
+                    await producer.send(
+                        OTLP_SPANS.name, value=value, partition=2 - second // 20, timestamp_ms=1_000 * second
+                    )
+                await producer.flush()
+            await stage_on(log, committed=60)
+            found = [
+                decode(REQUESTS.name, record.value or b"").record.at_us for record in await records(log, REQUESTS.name)
+            ]
+            assert len(found) == 60
+            assert found == sorted(found)
 
     asyncio.run(act())
