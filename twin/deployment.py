@@ -84,6 +84,9 @@ class DeploymentState:
             self.has_stats = True
             self._name_the_nameless(record.engine)
             self.room(record.engine).stats = record
+            inside = [room.inside for room in self.rooms.values()]
+            if None not in inside:
+                self.traffic.inside(record.at_us, sum(count or 0 for count in inside))
         return []
 
     def _on_steps(self, engine: str, steps: Sequence[Step], at_us: Sequence[int]) -> list[LearnedSteps]:

@@ -130,6 +130,13 @@ class EngineRoom:
         return 0 if self.ends is None else self.ends.log.known_since(at_us)
 
     @property
+    def inside(self) -> int | None:
+        """Requests in it when it last counted them; None where it does not."""
+        if self.stats is None or self.stats.running is None or self.stats.waiting is None:
+            return None
+        return self.stats.running + self.stats.waiting
+
+    @property
     def limits(self) -> EngineConfig | None:
         """The configuration, or the one to assume where it was not told; None where nothing is known."""
         if self.config is not None or self.ends is None or self.ends.done_us is None:

@@ -126,6 +126,31 @@ def test_ends_alone_give_the_rate_without_the_missing_last_seconds() -> None:
     assert told.rate.mean_per_s(30.0) == pytest.approx(8.0, rel=0.15)
 
 
+def test_counts_of_the_engines_tell_arrivals_that_nobody_announced() -> None:
+    """Requests last 30 s, and the rate doubles 20 s ago: ends cannot know, ends and counts together do."""
+    times = np.concatenate((np.arange(0.0, 100.0, 0.5), np.arange(100.0, 120.0, 0.25)))
+    plain, fresh = TrafficHistory(), TrafficHistory()
+    for number, time_s in enumerate(times[times <= 90.0].tolist()):
+        plain.finished(finished(number, time_s, time_s + 30.0))
+    arrived_by = {second: int((times <= second).sum()) for second in range(5, 121, 5)}
+    ended_by = {second: int((times + 30.0 <= second).sum()) for second in arrived_by}
+    number = 0
+    for second in range(5, 121, 5):
+        while number < len(times) and times[number] + 30.0 <= second:
+            fresh.finished(finished(number, float(times[number]), float(times[number]) + 30.0))
+            number += 1
+        fresh.inside(us(second), arrived_by[second] - ended_by[second])
+        if second % 10 == 0:
+            fresh.advance(us(second))
+    assert plain.plan(us(120.0)).rate.mean_per_s(10.0) == pytest.approx(2.0, rel=0.15)
+    assert fresh.plan(us(120.0)).rate.mean_per_s(10.0) == pytest.approx(4.0, rel=0.25)
+    again = TrafficHistory.restore(orjson.loads(orjson.dumps(fresh.snapshot())))
+    assert same(again.plan(us(120.0)), fresh.plan(us(120.0)))
+    for history in (fresh, again):
+        history.inside(us(130.0), 200)
+    assert same(again.plan(us(130.0)), fresh.plan(us(130.0)))
+
+
 def test_prefixes_remember_who_came_first() -> None:
     history = TrafficHistory()
     history.arrived(arrived(0, 0.0, isl=64, hashes=[1, 2], block=16))

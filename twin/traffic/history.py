@@ -13,6 +13,7 @@ import numpy as np
 
 from schemas.requests import RequestAborted, RequestArrived, RequestEvent, RequestFinished, RequestRejected
 from twin.metrics import FloatArray, IntArray, quantile
+from twin.traffic.counted import CountedArrivals
 from twin.traffic.forecast import RateForecast
 from twin.traffic.lengths import OutputLengths
 from twin.traffic.mix import same_mix_since_s
@@ -23,7 +24,7 @@ from twin.traffic.slots import US_PER_S, SlotCounter
 from twin.traffic.sources import LEAST_BLOCK_ARRIVALS, Shape, operational_time, window_start_s
 
 MAX_CLASSES = 64
-VERSION = 2
+VERSION = 3
 FAST_SLOT_S, FAST_HORIZONS_S = 5.0, (30.0, 60.0, 120.0)
 SLOW_SLOT_S, SLOW_HORIZONS_S = 60.0, (600.0, 1800.0, 3600.0, 7200.0)
 LATE_WEIGHT = 0.01
@@ -68,6 +69,8 @@ class TrafficHistory:
         self._classes: dict[str, int] = {}
         self._hash_block_tokens = 0
         self._late_ratio = 0.0
+        self._ended = 0
+        self._counted = CountedArrivals()
         self._fast = SlotCounter(RateForecaster(FAST_SLOT_S, FAST_HORIZONS_S))
         self._slow = SlotCounter(RateForecaster(SLOW_SLOT_S, SLOW_HORIZONS_S))
 
@@ -92,8 +95,7 @@ class TrafficHistory:
             sequence = self._add(event, event.arrived_us, event.isl_tokens, event.priority, event.block_hashes)
             self._hash_block_tokens = event.hash_block_tokens or self._hash_block_tokens
             del self._open[event.request_id]
-        row = self._rows[sequence % self._capacity]
-        row[_ENDED] = event.at_us
+        row = self._end(sequence, event.at_us)
         if event.osl_tokens > 0:
             row[_OSL] = event.osl_tokens
 
@@ -105,9 +107,19 @@ class TrafficHistory:
                 return
             sequence = self._add(event, event.arrived_us, event.isl_tokens, 0, ())
             del self._open[event.request_id]
-        row = self._rows[sequence % self._capacity]
-        row[_ENDED] = event.at_us
+        row = self._end(sequence, event.at_us)
         row[_GENERATED] = event.osl_tokens if isinstance(event, RequestAborted) else 0
+
+    def _end(self, sequence: int, at_us: int) -> IntArray:
+        """Note an end; returns the request's row."""
+        self._ended += 1
+        row: IntArray = self._rows[sequence % self._capacity]
+        row[_ENDED] = at_us
+        return row
+
+    def inside(self, at_us: int, requests: int) -> None:
+        """The engines hold so many requests, waiting or running: with those that have ended, all that have arrived."""
+        self._counted.on_counts(at_us, self._ended, requests)
 
     @property
     def late_ratio(self) -> float:
@@ -156,8 +168,10 @@ class TrafficHistory:
     def advance(self, at_us: int) -> None:
         """Event time has come to `at_us`: all arrivals before it, reporting lag aside, are in."""
         complete_us = at_us - round(self._lag_s() * US_PER_S)
-        self._fast.advance(complete_us)
-        self._slow.advance(complete_us)
+        for slots in (self._fast, self._slow):
+            slots.advance(complete_us)
+            if self._late_ratio >= 0.5:
+                slots.advance_counted(self._counted, at_us)
 
     def _lag_s(self) -> float:
         """How long ago arrivals are known in full. 0 unless most are told only at their end."""
@@ -279,6 +293,8 @@ class TrafficHistory:
             "classes": list(self._classes),
             "hash_block_tokens": self._hash_block_tokens,
             "late_ratio": self._late_ratio,
+            "ended": self._ended,
+            "counted": self._counted.snapshot(),
             "fast": self._fast.snapshot(),
             "slow": self._slow.snapshot(),
         }
@@ -300,6 +316,7 @@ class TrafficHistory:
         made._classes = {name: index for index, name in enumerate(state["classes"])}
         made._hash_block_tokens = state["hash_block_tokens"]
         made._late_ratio = state["late_ratio"]
+        made._ended, made._counted = state["ended"], CountedArrivals.restore(state["counted"])
         made._fast = SlotCounter.restore(state["fast"])
         made._slow = SlotCounter.restore(state["slow"])
         return made

@@ -6,6 +6,7 @@ Law: an arrival is counted once, in the slot of its time; a slot that was handed
 from collections.abc import Mapping
 from typing import Any
 
+from twin.traffic.counted import CountedArrivals
 from twin.traffic.rate import RateForecaster
 
 US_PER_S = 1_000_000
@@ -40,6 +41,17 @@ class SlotCounter:
             self.forecaster.update(self._open.get(slot, 0), slot)
         self._open = {slot: count for slot, count in self._open.items() if slot >= end}
         self._next = end
+
+    def advance_counted(self, counted: CountedArrivals, at_us: int) -> None:
+        """Hand over slots that end at or before `at_us` as the engines' counts tell them, as far as these reach."""
+        if self._next is None:
+            return
+        while (self._next + 1) * self._slot_us <= at_us:
+            told = counted.between(self._next * self._slot_us, (self._next + 1) * self._slot_us)
+            if told is None:
+                return
+            self.forecaster.update(max(round(told), self._open.pop(self._next, 0)), self._next)
+            self._next += 1
 
     @property
     def handed_over_us(self) -> int:
