@@ -119,6 +119,35 @@ def test_all_tokens_are_in_what_is_taught_once(case: tuple[Workload, EngineResul
     assert tokens == pytest.approx(sum(e.osl_tokens - 1 for e in events), rel=0.06)
 
 
+def test_a_stretch_too_long_for_one_go_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twin.ends.likely_steps.MAX_STEPS", 300)
+    costs, model = EffectiveCosts(young=False), StepCostModel()
+    events = ends_of(*FULL)
+    for event in events:
+        costs.on_finished(event)
+    taught: list[Taught] = []
+    for _ in range(20):
+        model, more = costs.learn(START_US + 10**9, model, 256)
+        taught += more
+    assert max(len(each.block) for each in taught) <= 300
+    assert all(float(each.block.shapes[:, 1].sum()) > 0.0 for each in taught)
+    assert sum(float(each.block.shapes[:, 1].sum()) for each in taught) == sum(e.isl_tokens for e in events)
+    seconds = sum(float(each.block.duration_s.sum()) for each in taught)
+    assert seconds == pytest.approx(FULL[1].busy_ps / PS_PER_S, rel=0.03)
+
+
+def test_a_young_history_is_gone_over_again_only_once_it_has_grown() -> None:
+    costs, model = EffectiveCosts(), StepCostModel()
+    events = ends_of(*STEADY)[:40]
+    for event in events[:39]:
+        costs.on_finished(event)
+    first, _ = costs.learn(events[-1].at_us + 10**9, model, 256)
+    costs.on_finished(events[39])
+    same, _ = costs.learn(events[-1].at_us + 2 * 10**9, first, 256)
+    assert first is not model
+    assert same is first
+
+
 def test_the_time_of_a_busy_engine_is_all_taught() -> None:
     _, taught = all_at_once(ends_of(*FULL))
     seconds = sum(float(each.block.duration_s.sum()) for each in taught)
@@ -170,7 +199,7 @@ def test_restored_costs_go_on_as_the_first_would_have() -> None:
     for number, event in enumerate(events):
         one.on_finished(event)
         two.on_finished(event)
-        if number % 100 == 99:
+        if number % (9 if one.young else 100) == 8:
             one_model, _ = one.learn(event.at_us, one_model, None)
             two_model, _ = two.learn(event.at_us, two_model, None)
             two = EffectiveCosts.restore(msgspec.json.decode(msgspec.json.encode(two.snapshot())))
@@ -187,6 +216,7 @@ def test_restored_costs_go_on_as_the_first_would_have() -> None:
         ({"first_token_us": None}, "no_token_times"),
         ({"first_token_us": START_US - 5}, "times_out_of_order"),
         ({"osl_tokens": 0}, "no_output"),
+        ({"isl_tokens": 20_000_000}, "absurd_tokens"),
         ({"first_token_us": START_US + 900, "at_us": START_US + 900, "osl_tokens": 40}, "all_tokens_at_once"),
     ],
 )

@@ -39,6 +39,7 @@ LEAST_REQUESTS = 8
 YOUNG_STEPS = 2_048
 PASSES = 12
 """Times a young history is gone over: by then the shares of prefill and decode no longer move."""
+GROWN_RATIO = 1.1
 TRIAL_PASSES = 3
 SPREAD_STEPS = 16
 JUMP_RATIO = 0.4
@@ -68,6 +69,7 @@ class EffectiveCosts:
         self.deployment = ""
         self.done_us: int | None = None
         self.young = young
+        self._gone_over = 0
 
     def on_finished(self, event: RequestFinished, cache_tokens: int = 0) -> None:
         """Take one finished request; see `FinishedLog.on_finished`."""
@@ -98,9 +100,10 @@ class EffectiveCosts:
         return model, [Taught(block, learned, steps.waiting[: len(block)])]
 
     def _learn_over(self, stretch: "_Stretch", model: StepCostModel, budget_tokens: int | None) -> StepCostModel:
-        """Learn the whole history anew."""
-        if stretch.complete_requests < LEAST_REQUESTS:
+        """Learn the whole history anew, if it has grown enough to tell something new."""
+        if stretch.complete_requests < max(LEAST_REQUESTS, GROWN_RATIO * self._gone_over):
             return model
+        self._gone_over = stretch.complete_requests
         limits = AssumedLimits()
         found = _gone_over(stretch, model, budget_tokens or limits.budget_tokens, PASSES)
         if found is None:
@@ -136,6 +139,7 @@ class EffectiveCosts:
             "deployment": self.deployment,
             "done_us": self.done_us,
             "young": self.young,
+            "gone_over": self._gone_over,
         }
 
     @classmethod
@@ -145,6 +149,7 @@ class EffectiveCosts:
         costs.log = FinishedLog.restore(data["log"])
         costs.limits = AssumedLimits.restore(data["limits"])
         costs.front = FrontDelay.restore(data["front"])
+        costs._gone_over = data["gone_over"]
         costs.deployment, costs.done_us = data["deployment"], data["done_us"]
         return costs
 

@@ -23,7 +23,8 @@ UNKNOWN = -1
 LAG_QUANTILE = 0.98
 LAG_REQUESTS = (48, KEPT)
 MAX_LAG_US = 120_000_000
-LEAST_GAP_US = 10
+MAX_ISL_TOKENS, MAX_OSL_TOKENS = 10_000_000, 1_000_000
+LEAST_GAP_US = 100
 """A mean gap between tokens below this means that the record does not tell when its first token came."""
 COLUMNS = (
     "arrived_us",
@@ -160,6 +161,8 @@ def _objection(event: RequestFinished) -> str:
         return "times_out_of_order"
     if event.osl_tokens < 1:
         return "no_output"
+    if event.isl_tokens > MAX_ISL_TOKENS or event.osl_tokens > MAX_OSL_TOKENS:
+        return "absurd_tokens"
     if event.at_us - event.first_token_us < LEAST_GAP_US * (event.osl_tokens - 1):
         return "all_tokens_at_once"
     return ""

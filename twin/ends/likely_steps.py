@@ -21,6 +21,8 @@ LEAST_GAP_STEPS = 0.25
 SHARED_STEPS = 4
 """Steps that share one factor on the predicted time: what jitter does to one step, it does not do to four."""
 EARLY_STEPS = 0.3
+MAX_STEPS = 50_000
+"""Most steps laid out at a time; a longer window is gone on with later."""
 _TYPICAL = np.array([[0.0, 0.0, 0.0, 4.0, 1200.0]])
 
 
@@ -71,7 +73,7 @@ class LikelySteps:
 
 
 def likely_steps(window: Window, predict: Predict, budget_tokens: int) -> LikelySteps | None:
-    """The steps of a window; None where there are none. `budget_tokens` is the engine's token budget per step."""
+    """The first steps of a window; None where there are none. `budget_tokens` is the engine's token budget per step."""
     tick_s = float(predict(_TYPICAL)[0])
     gaps = gaps_between(window.ready_s, window.first_s, window.last_s, window.entered, LEAST_GAP_STEPS * tick_s)
     if not gaps.count:
@@ -164,6 +166,7 @@ def _whole_steps(window: Window, gaps: Gaps, counts: FloatArray, budget_tokens: 
             begin_s[i] = begin_s[i - 1]
     used = np.flatnonzero(whole > 0)
     sizes = whole[used]
+    sizes = np.minimum(sizes, np.maximum(MAX_STEPS - (np.cumsum(sizes) - sizes), 0))
     gap = np.repeat(used, sizes)
     place = np.arange(gap.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     length = (gaps.bounds_s[1:] - begin_s)[gap] / whole[gap]
@@ -173,7 +176,7 @@ def _whole_steps(window: Window, gaps: Gaps, counts: FloatArray, budget_tokens: 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Filled:
-    """Shapes (K, 5), each request's first and last step of its prefill (n,), and its chunks (m, 3)."""
+    """Shapes (K, 5), each request's first and last step of its prefill (n,; K is beyond), and its chunks (m, 3)."""
 
     shapes: FloatArray
     first: IntArray
@@ -188,12 +191,13 @@ def _filled(window: Window, laid: _Laid, context: FloatArray, budget_tokens: int
     shapes[:, 4] = np.where(laid.decoding > 0, context[laid.gap], 0.0)
     room = np.maximum(budget_tokens - laid.decoding, 1.0).astype(np.int64)
     last = np.searchsorted((laid.end_s[1:] + laid.end_s[:-1]) / 2.0, window.first_s)
+    last[window.first_s > laid.end_s[-1] + tick_s] = laid.count
     known = ~np.isnan(window.started_s)
     middle = (laid.start_s[1:] + laid.start_s[:-1]) / 2.0
     told = np.searchsorted(middle, np.where(known, window.started_s, 0.0))
     first = np.minimum(np.where(known, told, _next_steps(laid, window.ready_s, tick_s)), last)
     shares: list[tuple[int, int, int]] = []
-    for i in np.flatnonzero(~window.entered).tolist():
+    for i in np.flatnonzero(~window.entered & (last < laid.count)).tolist():
         tokens = int(window.computed_tokens[i])
         if not known[i]:
             first[i] = _latest_start(room, shapes[:, 1], int(first[i]), int(last[i]), tokens)
