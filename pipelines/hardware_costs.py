@@ -17,6 +17,7 @@ from schemas.engines import EngineConfig
 from twin.cost.exact import ExactStepCost
 from twin.cost.freeze import freeze
 from twin.cost.frozen import FrozenStepCost
+from twin.cost.padding import padded_cost, padded_shape
 from twin.cost.prior import engine_graph, operating_range, step_seconds
 from twin.cost.roofline import Roofline
 from twin.cost.tables import Measured, MeasuredCosts
@@ -70,7 +71,8 @@ class HardwareCosts:
         if key not in self._frozen:
             step_s = step_seconds(self.graph_of(config), self.operators_of(config))
             try:
-                self._frozen[key] = freeze(step_s, operating_range(config))
+                cost = freeze(step_s, operating_range(config))
+                self._frozen[key] = padded_cost(cost, config.cudagraph_capture_sizes)
             except ValueError as error:
                 raise ConfigError(
                     f"engine {config.engine!r} on {self.hardware.name}: {error}; change one of them"
@@ -80,7 +82,8 @@ class HardwareCosts:
     def exact_of(self, config: EngineConfig) -> ExactStepCost:
         """The step time itself, not affine. Raises ConfigError as `cost_of` does."""
         self.cost_of(config)
-        return ExactStepCost(step_seconds(self.graph_of(config), self.operators_of(config)))
+        step_s = step_seconds(self.graph_of(config), self.operators_of(config))
+        return ExactStepCost(lambda shape: step_s(padded_shape(shape, config.cudagraph_capture_sizes)))
 
     @property
     def about(self) -> str:

@@ -22,7 +22,10 @@ class Fingerprint(Wire, frozen=True, kw_only=True):
 
 
 class KvTier(Wire, frozen=True, kw_only=True):
-    """A host or disk tier behind the KV cache: how fast blocks come back, and whether loading overlaps with compute."""
+    """A host or disk tier behind the KV cache: how fast blocks come back, and whether loading overlaps with compute.
+
+    `load_bytes_per_s` is the rate of the whole engine, all its devices together.
+    """
 
     kind: Literal["host", "disk", "remote"]
     capacity_blocks: Positive
@@ -36,7 +39,8 @@ class EngineConfig(Wire, frozen=True, kw_only=True, tag_field="record", tag="eng
     `kv_blocks` counts all blocks; `reserved_blocks` of them are never usable (vLLM keeps one null block).
     `reserve_full_isl` is vLLM's `scheduler_reserve_full_isl`: a waiting request is admitted only if all its known
     tokens fit in free blocks. `watermark_ratio` is the share of blocks kept free at admission.
-    `max_queued_requests` refuses requests beyond that many waiting (None: never).
+    `max_queued_requests` refuses requests beyond that many in flight, waiting or running, as vLLM's
+    `max_num_queued_reqs` does (None: never).
     """
 
     deployment: Name

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from schemas.engines import EngineConfig
 from twin.cost.freeze import OperatingRange, StepSeconds, freeze
 from twin.cost.frozen import FrozenStepCost
+from twin.cost.padding import padded_cost
 from twin.cost.roofline import OperatorCost, Roofline
 from twin.graph.build import Parallelism, operator_graph
 from twin.graph.model import model_from_config
@@ -61,7 +62,8 @@ def engine_prior(
     engine: EngineConfig, hardware: Hardware, model_config: Mapping[str, object] | None = None
 ) -> FrozenStepCost:
     """The prior of an engine record on this hardware. Raises ValueError as `engine_graph` and `prior_step_cost` do."""
-    return prior_step_cost(engine_graph(engine, model_config), hardware, operating_range(engine))
+    cost = prior_step_cost(engine_graph(engine, model_config), hardware, operating_range(engine))
+    return padded_cost(cost, engine.cudagraph_capture_sizes)
 
 
 def kv_capacity_tokens(graph: OperatorGraph, hardware: Hardware, *, memory_utilization_ratio: float = 0.9) -> int:

@@ -37,6 +37,8 @@ def unsupported(prepared: Prepared) -> str:
         return "async_scheduling"
     if prepared.config.prefill_schedule_interval_steps > 1:
         return "prefill_schedule_interval_steps > 1"
+    if prepared.config.kv_tiers:
+        return "kv_tiers"
     return ""
 
 

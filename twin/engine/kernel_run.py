@@ -25,6 +25,8 @@ def kernel_unsupported(prepared: Prepared) -> str:
         return "async_scheduling"
     if prepared.config.prefill_schedule_interval_steps > 1:
         return "prefill_schedule_interval_steps > 1"
+    if prepared.config.kv_tiers:
+        return "kv_tiers"
     if not isinstance(prepared.cost, FrozenStepCost):
         return "step cost is not affine"
     return ""

@@ -1,6 +1,7 @@
 """One engine in SimPy, one event per step, with any scheduler and any cost. The oracle of the faster engines.
 
-It takes no short cut: every step asks the scheduler, every block is a block. Does not route between engines.
+It takes no short cut: every step asks the scheduler, every block is a block. Does not route between engines. While
+all that is here waits for loads from a KV tier, no step runs.
 Law: at one instant arrivals come first (they still see the finishing step's requests in flight), then clients whose
 deadline passed leave, then the step's tokens exist, then the next step is scheduled.
 """
@@ -18,11 +19,15 @@ from twin.engine.prepare import Prepared
 from twin.engine.record import Ledger, Recorder, single_result
 from twin.engine.request import Request
 from twin.engine.scheduler import Scheduled, Scheduler, VllmScheduler
+from twin.engine.tiered import TieredScheduler
+from twin.engine.tiers import Loads, tiers_of
 from twin.engine.timing import ROLE_INDEX, Timing
 from twin.engine.types import LATEST_PS, UNDEFINED_PS, EngineResult, Status
 from twin.engine.warm import Parts, Rows, Seat, warm_up
 
 Process = Generator[simpy.Event, object, None]
+Chosen = tuple[list[Scheduled], int]
+"""A step's shares, and how much longer it lasts for blocks that are loaded within it."""
 
 
 def run_plain(prepared: Prepared, fallback: str = "") -> EngineResult:
@@ -60,7 +65,10 @@ class PlainEngine:
         self._depth = 2 if prepared.config.async_scheduling else 1
         config = prepared.config
         memory = BlockMemory(prepared.usable_blocks, config.block_size_tokens, caching=config.enable_prefix_caching)
-        self.scheduler: Scheduler = VllmScheduler(config, memory, prepared.watermark_blocks)
+        tiers = tiers_of(config)
+        self._tiered = TieredScheduler(config, memory, prepared.watermark_blocks, tiers) if tiers else None
+        self._tiers, self._loads = tiers, Loads()
+        self.scheduler: Scheduler = self._tiered or VllmScheduler(config, memory, prepared.watermark_blocks)
         self._present: list[Request] = warm_up(prepared, self._rows, self.scheduler)
 
     @property
@@ -70,7 +78,7 @@ class PlainEngine:
 
     def run(self, *, cruising: bool = False) -> Process:
         """The engine's process; it never cruises."""
-        chosen: deque[list[Scheduled]] = deque()
+        chosen: deque[Chosen] = deque()
         if self._given.step_left_ps:
             rows = [Scheduled(r, 0, 0, True, r.placeholders > 0) for r in self.scheduler.running.values()]
             if self._depth > 1:
@@ -139,7 +147,7 @@ class PlainEngine:
         for request in self._present:
             self.record.close(request, Status.UNFINISHED)
 
-    def _step(self, chosen: deque[list[Scheduled]]) -> Process:
+    def _step(self, chosen: deque[Chosen]) -> Process:
         # Async scheduling runs a step that was chosen one step ago, and chooses the next one before that ends.
         while len(chosen) < self._depth and self._choose(chosen):
             pass
@@ -148,18 +156,22 @@ class PlainEngine:
         tries = len(self._present)
         while not chosen and not self._choose(chosen):
             tries -= 1
+            if tries < 0 and self._loads.next_ps < LATEST_PS:
+                yield from self._wait_for_load()
+                return
             if tries < 0:
                 raise RuntimeError(f"nothing to schedule at {self._now} ps, {len(self._present)} requests present")
-        rows = chosen.popleft()
+        rows, stall_ps = chosen.popleft()
         shape = shape_of(rows)
-        duration_ps = self._timing.duration_ps(self._steps, shape)
+        duration_ps = self._timing.duration_ps(self._steps, shape) + stall_ps
         self._steps += 1
         elapsed_ps = yield from self._wait(duration_ps)
         self.record.add_work(ROLE_INDEX[shape.role], 1, shape, elapsed_ps)
         self._end_step(rows)
 
     def _wait(self, duration_ps: int) -> Generator[simpy.Event, object, int]:
-        start, saturated = self._now, len(self.scheduler.waiting) > 0
+        loading = self._tiered.loading if self._tiered else 0
+        start, saturated = self._now, len(self.scheduler.waiting) > loading
         counts = self._counts()
         sampler = self.record.sampler
         if self._use is None:
@@ -174,6 +186,16 @@ class PlainEngine:
         self.record.saturated_ps += duration_ps * saturated
         return duration_ps
 
+    def _wait_for_load(self) -> Process:
+        """Nothing can run before a load is through, or before somebody comes who need not wait for one."""
+        wake_ps = self._loads.next_ps
+        if self._taken < len(self.inbox):
+            wake_ps = min(wake_ps, self._arrivals[self._taken])
+        yield self._env.timeout(wake_ps - self._now) | self._bell.wait()
+        self._hold(self._now)
+        self._take_arrivals()
+        self._drop_expired()
+
     def _counts(self) -> tuple[int, int, int]:
         if self._gone:
             return 0, 0, 0
@@ -183,15 +205,25 @@ class PlainEngine:
         if self.record.sampler is not None:
             self.record.sampler.hold(until_ps, *self._counts(), self._busy_ps, self.record.saturated_ps)
 
-    def _choose(self, chosen: deque[list[Scheduled]]) -> bool:
+    def _choose(self, chosen: deque[Chosen]) -> bool:
+        for request in self._loads.through(self._now):
+            if self._tiered:
+                self._tiered.load_ended(request)
         rows = self.scheduler.schedule()
+        stall_ps = 0
+        if self._tiered and self._tiers:
+            for request, found in self._tiered.begun:
+                self._loads.begin(request, self._tiers.load_until_ps(found, self._now))
+            stall_ps = self._tiers.stall_ps(self._tiered.stalls)
+            self._tiered.begun.clear()
+            self._tiered.stalls.clear()
         for scheduled in rows:
             request = scheduled.request
             if self.ledger.scheduled[request.row] == UNDEFINED_PS:
                 self.ledger.scheduled[request.row] = self._now
                 self.ledger.cached[request.row] = request.cached_tokens
         if rows:
-            chosen.append(rows)
+            chosen.append((rows, stall_ps))
         return bool(rows)
 
     def _end_step(self, rows: list[Scheduled]) -> None:
@@ -201,6 +233,8 @@ class PlainEngine:
         self.record.end_ps = now
         self._take_arrivals()
         self._drop_expired()
+        if self._tiered:
+            self._tiered.keep(rows)
         for scheduled in rows:
             request = scheduled.request
             if request.ended or not scheduled.samples:

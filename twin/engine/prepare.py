@@ -10,6 +10,7 @@ import numpy as np
 
 from schemas.engines import EngineConfig
 from twin.cost.frozen import FrozenStepCost, StepCost
+from twin.engine.tiers import tiers_of
 from twin.engine.types import LATEST_PS, CarriedRequest, Grid, Int64Array, Job, Noise, Workload
 
 MAX_COEFFICIENT_PS = 2**44
@@ -233,6 +234,7 @@ def _check_config(config: EngineConfig) -> int:
             raise ValueError(f"{where}: {name} must be >= 1, got {getattr(config, name)}")
     if not 0.0 <= config.watermark_ratio < 1.0:
         raise ValueError(f"{where}: watermark_ratio must be in 0 .. 1, got {config.watermark_ratio}")
+    tiers_of(config)
     return usable
 
 
@@ -296,7 +298,7 @@ def _block_keys(
     jobs: Sequence[Job], load: Workload, rows: Sequence[CarriedRequest], isl: Int64Array
 ) -> tuple[Int64Array, Int64Array, int, list[Int64Array]]:
     """Keys of requests (offsets, values), how many are distinct, and each engine's cached ones."""
-    sizes = {job.config.block_size_tokens for job in jobs if job.config.enable_prefix_caching}
+    sizes = {job.config.block_size_tokens for job in jobs if job.config.enable_prefix_caching or job.config.kv_tiers}
     hashed = len(load.hash_values) or any(row.block_hashes for row in rows)
     hashed = hashed or any(job.state.cached_hashes for job in jobs)
     if not sizes or not hashed:
