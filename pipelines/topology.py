@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pipelines.errors import ConfigError
 from schemas.topics import (
+    ACTIONS,
     ALERTS,
     CHANGES,
     DLQ,
@@ -60,18 +61,18 @@ STAGES = (
     ),
     Stage(
         name="worker",
-        about="learn, simulate, forecast, score",
+        about="learn, simulate, forecast, score, advise",
         reads=(*INPUTS, STATE),
-        writes=(FORECASTS, SCORES, ALERTS, STATE, TICKS, DLQ),
+        writes=(FORECASTS, SCORES, ALERTS, ACTIONS, STATE, TICKS, DLQ),
     ),
     Stage(
         name="scheduler",
         about="schedulers, autoscalers, routers",
-        reads=(FORECASTS, ALERTS),
+        reads=(FORECASTS, ALERTS, ACTIONS),
         writes=(CHANGES, SLOS),
         ours=False,
     ),
-    Stage(name="watch", about="people", reads=(FORECASTS, SCORES, ALERTS, DLQ), ours=False),
+    Stage(name="watch", about="people", reads=(FORECASTS, SCORES, ALERTS, ACTIONS, DLQ), ours=False),
 )
 
 

@@ -104,6 +104,31 @@ class EnginesResponse(Wire, frozen=True, kw_only=True):
     breach_probability: Ratio
 
 
+class Reach(Wire, frozen=True, kw_only=True):
+    """When the offered rate reaches a watermark: a share of what the engines can carry.
+
+    `reaches_at_us` is when the expected rate does, `earliest_us` when the upper side of its interval does; None where
+    it does not within the outlook. `device` is the hardware of the engines, empty where they do not tell it.
+    """
+
+    watermark_ratio: NonNegative
+    device: str = ""
+    engines: Count = 0
+    reaches_at_us: EventTime | None = None
+    earliest_us: EventTime | None = None
+
+
+class Outlook(Wire, frozen=True, kw_only=True):
+    """The rate of arrivals far ahead, per step of `step_s` from `as_of`, against the ceiling. Nothing is simulated."""
+
+    step_s: Seconds
+    value_per_s: tuple[NonNegative, ...]
+    low_per_s: tuple[NonNegative, ...]
+    high_per_s: tuple[NonNegative, ...]
+    ceiling_requests_per_s: NonNegative | None = None
+    reaches: tuple[Reach, ...] = ()
+
+
 class Credibility(Wire, frozen=True, kw_only=True):
     """What the forecast may be trusted for, and why not more: each reason is one short clause."""
 
@@ -115,7 +140,8 @@ class Forecast(Wire, frozen=True, kw_only=True, tag_field="record", tag="forecas
     """One forecast of one deployment at one tick. `expires_us` is the time after which nobody may act on it.
 
     `skill` is 1 - loss / loss of persistence over the rounds scored so far (None: too few); at or below 0 the forecast
-    does not beat "the next window will look like the last", and `credibility` says so.
+    does not beat "the next window will look like the last", and `credibility` says so. `engines` take traffic at
+    `as_of`; `engines_starting` were announced by changes and are simulated from when they will be ready.
     """
 
     deployment: Name
@@ -136,3 +162,6 @@ class Forecast(Wire, frozen=True, kw_only=True, tag_field="record", tag="forecas
     bottlenecks: tuple[Bottleneck, ...] = ()
     balance: tuple[EngineShare, ...] = ()
     responses: tuple[EnginesResponse, ...] = ()
+    engines: Count = 0
+    engines_starting: Count = 0
+    outlook: Outlook | None = None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from schemas.actions import Action, Withdrawal
 from schemas.alerts import Alert
 from schemas.changes import Change, Skipped, Tick
 from schemas.engines import EngineConfig
@@ -92,6 +93,12 @@ ALERTS = Topic(
     type=Alert,
     about="drift and risk: suspected, firing, resolved",
 )
+ACTIONS = Topic(
+    name="twincast.actions.v1",
+    key="deployment",
+    type=Action | Withdrawal,
+    about="proposed actions, and their withdrawal",
+)
 STATE = Topic(
     name="twincast.state.v1",
     key="deployment",
@@ -125,5 +132,5 @@ OTLP_METRICS = Topic(
 
 INPUTS = (REQUESTS, STEPS, ENGINES, SLOS, CHANGES, TICKS)
 RAW_INPUTS = (OTLP_SPANS, OTLP_METRICS)
-OUTPUTS = (FORECASTS, SCORES, ALERTS)
+OUTPUTS = (FORECASTS, SCORES, ALERTS, ACTIONS)
 TOPICS = {topic.name: topic for topic in (*INPUTS, *RAW_INPUTS, *OUTPUTS, STATE, DLQ)}
