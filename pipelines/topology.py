@@ -17,6 +17,7 @@ from schemas.topics import (
     CHANGES,
     DLQ,
     ENGINES,
+    EVIDENCE,
     FORECASTS,
     INPUTS,
     OTLP_METRICS,
@@ -65,6 +66,7 @@ STAGES = (
         reads=(*INPUTS, STATE),
         writes=(FORECASTS, SCORES, ALERTS, ACTIONS, STATE, TICKS, DLQ),
     ),
+    Stage(name="compare", about="twincast evidence: two windows, graded", writes=(EVIDENCE,)),
     Stage(
         name="scheduler",
         about="schedulers, autoscalers, routers",
@@ -72,7 +74,7 @@ STAGES = (
         writes=(CHANGES, SLOS),
         ours=False,
     ),
-    Stage(name="watch", about="people", reads=(FORECASTS, SCORES, ALERTS, ACTIONS, DLQ), ours=False),
+    Stage(name="watch", about="people", reads=(FORECASTS, SCORES, ALERTS, ACTIONS, EVIDENCE, DLQ), ours=False),
 )
 
 

@@ -7,6 +7,7 @@ from schemas.actions import Action, Withdrawal
 from schemas.alerts import Alert
 from schemas.changes import Change, Skipped, Tick
 from schemas.engines import EngineConfig
+from schemas.evidence import Evidence
 from schemas.forecasts import Forecast
 from schemas.requests import RequestRecord
 from schemas.scores import Score
@@ -99,6 +100,12 @@ ACTIONS = Topic(
     type=Action | Withdrawal,
     about="proposed actions, and their withdrawal",
 )
+EVIDENCE = Topic(
+    name="twincast.evidence.v1",
+    key="deployment",
+    type=Evidence,
+    about="evidence chains: facts, class, hypothesis, sensitivity, grade",
+)
 STATE = Topic(
     name="twincast.state.v1",
     key="deployment",
@@ -132,5 +139,5 @@ OTLP_METRICS = Topic(
 
 INPUTS = (REQUESTS, STEPS, ENGINES, SLOS, CHANGES, TICKS)
 RAW_INPUTS = (OTLP_SPANS, OTLP_METRICS)
-OUTPUTS = (FORECASTS, SCORES, ALERTS, ACTIONS)
+OUTPUTS = (FORECASTS, SCORES, ALERTS, ACTIONS, EVIDENCE)
 TOPICS = {topic.name: topic for topic in (*INPUTS, *RAW_INPUTS, *OUTPUTS, STATE, DLQ)}
