@@ -99,7 +99,7 @@ def backtest(
 
     messages = list(as_incoming(messages_of(recording, slos), PARTITIONS))
     for number, message in enumerate(messages):
-        result.outputs += _finish(runtime, runtime.handle(message), watched)
+        result.outputs += finish(runtime, runtime.handle(message), watched)
         if number % 500 == 0:
             progress(number / len(messages))
     progress(1.0)
@@ -107,7 +107,7 @@ def backtest(
     return result
 
 
-def _finish(runtime: Runtime, todo: Todo, simulate: Callable[[SimulationJob], SimulationResult]) -> Iterable[Outgoing]:
+def finish(runtime: Runtime, todo: Todo, simulate: Callable[[SimulationJob], SimulationResult]) -> Iterable[Outgoing]:
     """Carry out jobs at once, in order, until none is left."""
     writes, jobs = list(todo.writes), list(todo.jobs)
     while jobs:

@@ -39,7 +39,10 @@ class TopicPartition(NamedTuple):
 
 
 class LogRecord(NamedTuple):
-    """One record as read. `value` None is a tombstone. `timestamp_ms` is the sender's, not the log's."""
+    """One record as read. `value` None is a tombstone.
+
+    `timestamp_ms` is the sender's (`timestamp_type` 0), unless a topic of somebody else's says "when appended" (1).
+    """
 
     topic: str
     partition: int
@@ -48,6 +51,7 @@ class LogRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...]
+    timestamp_type: int = 0
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}]@{self.offset}"

@@ -98,6 +98,11 @@ class Runtime:
         core = self.cores.get(result.deployment)
         return Todo() if core is None else self._carry_out(core.on_simulated(result), result.deployment, None)
 
+    def on_skipped(self, job: SimulationJob) -> Todo:
+        """A job whose result will not come, because a live run went on without it."""
+        core = self.cores.get(job.deployment)
+        return Todo() if core is None else self._carry_out(core.on_skipped(job.tick, job.phase), job.deployment, None)
+
     def _carry_out(self, effects: Iterable[Effect], deployment: str, message: Incoming | None) -> Todo:
         todo = Todo()
         refused: dict[str, list[int]] = {}

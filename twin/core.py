@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import msgspec
 
+from schemas.changes import Phase
 from schemas.forecasts import Forecast
 from schemas.lineage import Lineage, Offset
 from schemas.requests import RequestFinished
@@ -127,6 +128,27 @@ class Core:
             return effects + (self.on_simulated(pending.early_fine) if pending.early_fine else [])
         self._pending = None
         return effects + self._advance()
+
+    def on_skipped(self, tick: int, phase: Phase) -> list[Effect]:
+        """A phase of the awaited tick will have no result: live, its deadline was missed. A stranger is ignored."""
+        pending = self._pending
+        if pending is None or tick != pending.job.tick:
+            return []
+        if phase == "fine":
+            self._pending = None
+            return self._advance()
+        pending.coarse_done = True
+        return self.on_simulated(pending.early_fine) if pending.early_fine else []
+
+    def forecast_of(self, job: SimulationJob, result: SimulationResult) -> Forecast | None:
+        """What the awaited tick would publish if its engines were those of `job`; None for a stranger. Changes nothing.
+
+        Raises ValueError if the result is not that of the job.
+        """
+        pending = self._pending
+        if pending is None or (job.tick, job.as_of_us) != (pending.job.tick, pending.job.as_of_us):
+            return None
+        return assemble(job, result, pending.footing)
 
     def hold(self) -> None:
         """Start no tick until `go_on`, so that a busy core comes to a point where a snapshot can be taken."""

@@ -68,7 +68,16 @@ class KafkaReader:
         except KafkaOutOfRangeError as error:
             raise await self._out_of_range(error) from error
         return [
-            LogRecord(there.topic, there.partition, row.offset, row.timestamp, row.key, row.value, tuple(row.headers))
+            LogRecord(
+                there.topic,
+                there.partition,
+                row.offset,
+                row.timestamp,
+                row.key,
+                row.value,
+                tuple(row.headers),
+                row.timestamp_type or 0,
+            )
             for there, rows in found.items()
             for row in rows
         ]
