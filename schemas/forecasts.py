@@ -97,7 +97,11 @@ class EngineShare(Wire, frozen=True, kw_only=True):
 
 
 class EnginesResponse(Wire, frozen=True, kw_only=True):
-    """One point of the response surface: what `engines` engines would give over the longest horizon."""
+    """One point of the response surface: what `engines` engines would give.
+
+    To the requests that arrive in a window once an engine started now is ready, or, where no actions are tried, over
+    the longest horizon.
+    """
 
     engines: Count
     goodput_requests_per_s: Estimate

@@ -13,17 +13,18 @@ from typing import Any, Self
 
 import msgspec
 
-from schemas.changes import Phase
+from schemas.changes import Change, Phase
 from schemas.forecasts import Forecast
 from schemas.lineage import Lineage, Offset
 from schemas.requests import RequestFinished
 from schemas.state import Snapshot
-from schemas.topics import ALERTS, FORECASTS, SCORES
+from schemas.topics import ACTIONS, ALERTS, FORECASTS, SCORES
 from twin.accounting import Accounts
+from twin.advise.advisor import Advisor
 from twin.baselines import Baselines
 from twin.calibration import Calibration
 from twin.clock import Unit
-from twin.credibility import Authority, Standing, assess
+from twin.credibility import Authority, Standing, assess, margin_ratio
 from twin.deployment import DeploymentState
 from twin.drift import DriftAlerts
 from twin.effects import Effect, Emit, Refuse, Simulate
@@ -78,6 +79,7 @@ class Core:
         self._calibration = Calibration()
         self._drift = DriftAlerts(deployment)
         self._risk = RiskAlerts(deployment)
+        self._advisor = Advisor(settings.policy)
         self._windows = OpenWindows()
         self._applied: dict[tuple[str, int], int] = {}
         self._next_tick_us: int | None = None
@@ -150,6 +152,12 @@ class Core:
             return None
         return assemble(job, result, pending.footing)
 
+    def prospect(self) -> tuple[SimulationJob, Footing] | None:
+        """What a forecast made now, beside the ticks, would need; None before there is traffic. Changes nothing."""
+        as_of_us = min(self.watermark_us, self._next_tick_us or self.watermark_us)
+        job = self._job(as_of_us)
+        return None if job is None else (job, self._footing(as_of_us))
+
     def hold(self) -> None:
         """Start no tick until `go_on`, so that a busy core comes to a point where a snapshot can be taken."""
         self._held = True
@@ -191,6 +199,8 @@ class Core:
                 alerts += self._drift.on_steps(block.engine, block.block, block.learned)
             if isinstance(item, Unit) and isinstance(item.record, RequestFinished):
                 alerts += self._drift.on_finished(item.record)
+            elif isinstance(item, Unit) and isinstance(item.record, Change):
+                self._advisor.on_change(item.record)
         return [Emit(ALERTS, self.deployment, alert) for alert in alerts]
 
     def _tick(self, as_of_us: int) -> list[Effect]:
@@ -260,6 +270,7 @@ class Core:
             fine_replications=self.settings.fine_replications,
             scenarios=self.settings.scenarios,
             with_insight=self.settings.insight,
+            trials=self._advisor.trials(self.state.start_s) if self.state.slos else None,
         )
 
     def _footing(self, as_of_us: int) -> Footing:
@@ -306,7 +317,9 @@ class Core:
             effects += [Emit(ALERTS, self.deployment, alert) for alert in self._risk.on_forecast(forecast)]
         for horizon_s, baselines in pending.baselines.items():
             self._windows.open(forecast, horizon_s, baselines)
-        return effects
+        widen = margin_ratio(pending.footing.standing)
+        told = self._advisor.on_result(forecast, pending.job, result, period_s=self.settings.period_s, widen=widen)
+        return effects + [Emit(ACTIONS, self.deployment, each) for each in told]
 
     def state_hash(self) -> str:
         """Digest of the state without counters and offsets: equal with and without kills, restarts and duplicates."""
@@ -323,6 +336,7 @@ class Core:
             "calibration": self._calibration.snapshot(),
             "drift": self._drift.snapshot(),
             "risk": self._risk.snapshot(),
+            "advisor": self._advisor.snapshot(),
             "windows": self._windows.snapshot(),
             "applied": [[topic, partition, offset] for (topic, partition), offset in sorted(self._applied.items())],
             "ticks": self.ticks,
@@ -370,6 +384,8 @@ class Core:
         self._calibration = Calibration.restore(data["calibration"])
         self._drift = DriftAlerts.restore(data["drift"])
         self._risk = RiskAlerts.restore(data["risk"])
+        if "advisor" in data:  # older snapshots have none
+            self._advisor = Advisor.restore(data["advisor"], self.settings.policy)
         self._windows = OpenWindows.restore(data["windows"])
         self._applied = {(topic, partition): offset for topic, partition, offset in data["applied"]}
         self.ticks = data["ticks"]

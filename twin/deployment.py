@@ -3,8 +3,10 @@
 Law: the state depends on the units applied and their order, on nothing else.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ from twin.baselines import BaselineHistory
 from twin.clock import StepRun, Unit
 from twin.cost.block import StepBlock
 from twin.cost.model import Learned
+from twin.engine.types import EngineState
 from twin.engine_room import EngineRoom
 from twin.job import EngineSetup, FrontendOverheads
 from twin.live import LiveEngine
@@ -28,12 +31,54 @@ from twin.saturation import Saturation
 from twin.traffic.history import TrafficHistory
 from twin.traffic.plan import TrafficPlan
 
+US_PER_S = 1_000_000
 MAX_CHANGES = 256
 NAMELESS = ""
 UNSEEN_SPAN_S = 10.0
 ENDED_SPAN_US = 60_000_000
+APPEARS_WITHIN_US = 60_000_000
+"""An engine that should be ready and has not told its configuration is believed for so long."""
+STARTS_KEPT = 5
 MOSTLY_LATE = 0.5
 """From this share of requests on that are told only at their end, arrivals are drawn."""
+
+
+def in_force(change: Change) -> bool:
+    """Whether it was, or is being, carried out."""
+    return change.status != "rejected"
+
+
+def _more(change: Change) -> int:
+    """Engines more (or fewer) by a change; 0 where it does not tell."""
+    if change.kind != "scale" or change.engines_before is None or change.engines_after is None:
+        return 0
+    return change.engines_after - change.engines_before
+
+
+def announced(changes: Sequence[Change], as_of_us: int, known: int) -> list[int]:
+    """When engines that were announced and are not among the `known` ones will be ready, soonest first.
+
+    A change that is told again (accepted, then applied) counts once; one that takes engines away takes those that are
+    still starting first; one that was refused counts for nothing.
+    """
+    refused = {change.action_id for change in changes if change.action_id and not in_force(change)}
+    told: dict[str, Change] = {}
+    for number, change in enumerate(changes):
+        if in_force(change) and _more(change) and change.action_id not in refused:
+            told[change.action_id or f"#{number}"] = (
+                change if change.ready_at_us else told.get(change.action_id, change)
+            )
+    ready: list[int] = []
+    base: int | None = None
+    for change in sorted(told.values(), key=lambda each: each.at_us):
+        extra = _more(change)
+        if extra < 0:
+            del ready[max(len(ready) + extra, 0) :]
+        elif change.ready_at_us is not None and change.ready_at_us + APPEARS_WITHIN_US > as_of_us:
+            base = change.engines_before if base is None else base
+            ready += [change.ready_at_us] * extra
+    appeared = max(known - (base if base is not None else known), 0)
+    return sorted(ready)[appeared:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +226,45 @@ class DeploymentState:
             room.setup(as_of_us, unseen_per_s=unseen_per_s * share, dispersion=plan.rate.dispersion)
             for room, share in zip(rooms, shares, strict=True)
         )
-        return tuple(setup for setup in made if setup is not None)
+        known = self._drained(tuple(setup for setup in made if setup is not None))
+        return known + self._starting(as_of_us, known)
+
+    def _drained(self, setups: tuple[EngineSetup, ...]) -> tuple[EngineSetup, ...]:
+        """Engines that a change drains take no requests, until they tell a configuration again."""
+        drained = {
+            change.engine: change.at_us for change in self.changes if change.kind == "drain" and in_force(change)
+        }
+        found = tuple(
+            replace(setup, available_until_s=0.0) if drained.get(setup.name, 0) >= setup.config.at_us else setup
+            for setup in setups
+        )
+        return found if any(setup.available_until_s > 0.0 for setup in found) else setups
+
+    def _starting(self, as_of_us: int, known: tuple[EngineSetup, ...]) -> tuple[EngineSetup, ...]:
+        """Engines that changes have announced and that have not appeared, like the first one and empty."""
+        if not known:
+            return ()
+        return tuple(
+            replace(
+                known[0],
+                name=f"starting-{number + 1}",
+                state=EngineState(),
+                presence=None,
+                available_from_s=max(ready_us - as_of_us, 0) / US_PER_S,
+                available_until_s=math.inf,
+            )
+            for number, ready_us in enumerate(announced(self.changes, as_of_us, len(known)))
+        )
+
+    @property
+    def start_s(self) -> float | None:
+        """Seconds from accepting one more engine to its being ready, as recent changes told: their median."""
+        told = [
+            (change.ready_at_us - change.at_us) / US_PER_S
+            for change in self.changes
+            if change.status == "accepted" and change.ready_at_us is not None and _more(change) > 0
+        ]
+        return max(median(told[-STARTS_KEPT:]), 0.0) if told else None
 
     def frontend(self) -> FrontendOverheads:
         """Time outside the engines: as their stamps tell, else as requests let guess that were not held up."""
@@ -214,8 +297,15 @@ class DeploymentState:
         return sum(room.model.steps for room in self.rooms.values())
 
     def changed_within(self, start_us: int, end_us: int) -> bool:
-        """Whether something was done to the deployment in (start, end]."""
-        return any(start_us < change.at_us <= end_us and change.status == "applied" for change in self.changes)
+        """Whether something was done to the deployment in (start, end], or was decided then and took effect by then."""
+        return any(
+            start_us < change.at_us <= end_us
+            and (
+                change.status == "applied"
+                or (change.status == "accepted" and change.ready_at_us is not None and change.ready_at_us <= end_us)
+            )
+            for change in self.changes
+        )
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data."""

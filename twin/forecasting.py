@@ -84,6 +84,8 @@ def assemble(job: SimulationJob, result: SimulationResult, footing: Footing) -> 
         bottlenecks=insight.bottlenecks,
         balance=_balance(result),
         responses=insight.responses,
+        engines=sum(engine.available_from_s <= 0.0 < engine.available_until_s for engine in job.engines),
+        engines_starting=sum(engine.available_from_s > 0.0 for engine in job.engines),
     )
 
 

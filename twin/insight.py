@@ -1,4 +1,4 @@
-"""A forecast job with the questions that need further simulations: ceiling, bottlenecks, other engine counts.
+"""A forecast job with the questions that need further simulations: ceiling, bottlenecks, other engine counts, actions.
 
 Runs what others define (`twin.sweep`, `twin.whatif`) with fewer replications, on the seeds of the forecast itself.
 Law: the forecast part of the result is that of `twin.simulate.run` alone.
@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from schemas.forecasts import Bottleneck, EnginesResponse, Estimate
-from twin.job import Insight, SimulationJob, SimulationResult
+from twin.advise.trials import surface, tried
+from twin.job import Insight, SimulationJob, SimulationResult, Tried
 from twin.simulate import run
 from twin.sweep import ceiling_requests_per_s
 from twin.whatif import Effect, EnginesPoint, effects, mean_interval, resource_changes, responses, role_changes
@@ -20,22 +21,22 @@ CEILING_SPAN_S = 90.0
 
 
 def run_with_insight(job: SimulationJob) -> SimulationResult:
-    """`run`, and the insight if the job asks for it and is fine."""
-    result = run(job)
+    """`run`, the actions that the job asks to try, and the insight if it asks for that and is fine."""
+    result = replace(run(job), tried=tried(job))
     if not job.with_insight or job.phase != "fine" or not job.traffic.sources.requests:
         return result
-    return replace(result, insight=insight(job))
+    return replace(result, insight=insight(job, result.tried))
 
 
-def insight(job: SimulationJob) -> Insight:
-    """Ceiling, bottlenecks ranked by effect, and the response surface N-1 .. N+3."""
+def insight(job: SimulationJob, found_trials: tuple[Tried, ...] = ()) -> Insight:
+    """Ceiling, bottlenecks ranked by effect, and the response surface N-1 .. N+3, which trials have simulated."""
     few = replace(job.at_phase("coarse"), coarse_replications=min(REPLICATIONS, job.fine_replications), share=(0, 1))
     found = effects(few, role_changes(), "class") + effects(few, resource_changes(), "resource")
     ranked = sorted((one for effect in found if (one := _bottleneck(effect))), key=lambda b: b.ttft_p95_change_ratio)
     return Insight(
         ceiling_requests_per_s=_estimate(*mean_interval(ceiling_requests_per_s(few, CEILING_SPAN_S))),
         bottlenecks=tuple(ranked),
-        responses=tuple(_response(point) for point in responses(few)),
+        responses=tuple(_response(point) for point in surface(job, found_trials) or responses(few)),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from schemas.actions import HoldBack, Scale, SetLimit, ShiftTraffic
 from schemas.changes import Phase
 from schemas.engines import EngineConfig
 from schemas.forecasts import Bottleneck, EnginesResponse, Estimate
@@ -79,6 +80,35 @@ class FrontendOverheads:
 
 
 @dataclass(frozen=True, slots=True)
+class Trials:
+    """Which actions a job is to try. An engine added now is ready after `start_s`; `window_s` after that is judged.
+
+    `deltas` are engines more or less, rising, 0 among them. Other actions act at once and are tried over `near_s`,
+    where doing nothing would miss a target in so many replications that the upper side of the interval is over
+    `trip_ratio` of its limit.
+    """
+
+    start_s: float = 120.0
+    window_s: float = 60.0
+    near_s: float = 60.0
+    deltas: tuple[int, ...] = (-1, 0, 1, 2, 3)
+    trip_ratio: float = 1.0
+    replications: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("start_s", "window_s", "near_s", "trip_ratio"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0.0):
+                raise ValueError(f"trials.{name} must be a finite number >= 0, got {value}")
+        if min(self.window_s, self.near_s) < 1.0:
+            raise ValueError(f"trials need window_s and near_s >= 1 s, got {self.window_s} and {self.near_s}")
+        if list(self.deltas) != sorted(set(self.deltas)) or 0 not in self.deltas:
+            raise ValueError(f"trials.deltas must rise and hold 0, got {self.deltas}")
+        if self.replications < 2:
+            raise ValueError(f"trials.replications must be at least 2, got {self.replications}")
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationJob:
     """One forecast to compute.
 
@@ -86,7 +116,8 @@ class SimulationJob:
     a horizon's window closes `closes_after_s` after its end, and what is unfinished then is +inf. `routing` is a policy
     of `twin.engine.routing`; `link` joins prefill and decode engines. `grid_s` is the interval of curves.
     `with_insight` asks a fine job for the ceiling, the bottlenecks and the response surface too, which are further
-    simulations. `share` = (k, n) asks for the k-th of n parts of the replications only, see `twin.split`.
+    simulations; `trials` asks for actions tried. Members of a horizon arrive after `members_from_s`, which is below the
+    shortest horizon. `share` = (k, n) asks for the k-th of n parts of the replications only, see `twin.split`.
     """
 
     deployment: str
@@ -109,6 +140,8 @@ class SimulationJob:
     closes_after_s: float = CLOSES_AFTER_S
     with_insight: bool = False
     share: tuple[int, int] = (0, 1)
+    members_from_s: float = 0.0
+    trials: Trials | None = None
 
     def __post_init__(self) -> None:
         if not self.engines:
@@ -133,6 +166,11 @@ class SimulationJob:
         if self.horizons_s[0] < self.grid_s:
             raise ValueError(
                 f"job.grid_s must be at most the shortest horizon {self.horizons_s[0]} s, got {self.grid_s}"
+            )
+        if not 0.0 <= self.members_from_s < self.horizons_s[0]:
+            raise ValueError(
+                f"job.members_from_s must be >= 0 and below the shortest horizon {self.horizons_s[0]} s, "
+                f"got {self.members_from_s}"
             )
         if self.horizons_s[-1] > 86_400.0:
             raise ValueError(f"job.horizons_s must be at most 86400 s, got {self.horizons_s}; use the rate outlook")
@@ -242,8 +280,21 @@ class Insight:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Tried:
+    """One action as it was simulated, and doing nothing over the same members: equal random numbers on both sides."""
+
+    what: Scale | ShiftTraffic | SetLimit | HoldBack
+    found: HorizonResult
+    without: HorizonResult
+    members_from_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SimulationResult:
-    """All scenarios of a job. `engine` says what ran, `fallback` why it was not the kernel (empty: it was)."""
+    """All scenarios of a job. `engine` says what ran, `fallback` why it was not the kernel (empty: it was).
+
+    `tried` holds the actions that the job asked to try.
+    """
 
     deployment: str
     as_of_us: int
@@ -257,6 +308,7 @@ class SimulationResult:
     engine: EngineName
     fallback: str = ""
     insight: Insight = Insight()
+    tried: tuple[Tried, ...] = ()
 
     def scenario(self, name: str = BASELINE.name) -> ScenarioResult:
         """One scenario. Raises ValueError for one that was not asked for."""

@@ -9,6 +9,7 @@ from hashlib import blake2b
 
 from schemas.slos import SloTarget
 from schemas.topics import REQUESTS, STEPS
+from twin.advise.policy import Policy
 from twin.job import DEFAULT_HORIZONS_S
 from twin.traffic.scenarios import BASELINE, BURST, LONG_TAIL, Scenario
 
@@ -39,6 +40,8 @@ class CoreSettings:
         A snapshot is offered every so many ticks.
     insight
         Whether fine forecasts hold the ceiling, the bottlenecks and the response surface.
+    policy
+        When actions are proposed; None: never.
     """
 
     period_s: float = 10.0
@@ -53,6 +56,7 @@ class CoreSettings:
     routing: str = "least_outstanding"
     snapshot_ticks: int = 3
     insight: bool = True
+    policy: Policy | None = Policy()  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
         for name, least in (("period_s", 0.1), ("lateness_s", 0.0)):

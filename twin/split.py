@@ -14,12 +14,20 @@ from twin.job import Curves, HorizonResult, ScenarioResult, SimulationJob, Simul
 def split(job: SimulationJob, parts: int) -> list[SimulationJob]:
     """The job in at most `parts` (>= 1) shares of its replications; fewer where there are not as many replications.
 
-    Insight is left to the first share: it is not a matter of replications.
+    Insight and trials are left to the first share: they are not a matter of these replications.
     """
     if parts < 1:
         raise ValueError(f"a job is split into at least one part, got {parts}")
     count = min(parts, job.coarse_replications)
-    return [replace(job, share=(part, count), with_insight=job.with_insight and not part) for part in range(count)]
+    return [
+        replace(
+            job,
+            share=(part, count),
+            with_insight=job.with_insight and not part,
+            trials=None if part else job.trials,
+        )
+        for part in range(count)
+    ]
 
 
 def joined(results: Sequence[SimulationResult]) -> SimulationResult:

@@ -59,7 +59,7 @@ def seconds(times_ps: Int64Array) -> FloatArray:
 def scenario_result(name: str, job: SimulationJob, runs: Sequence[Run]) -> ScenarioResult:
     """All replications of one scenario side by side."""
     curves = _curves(job, runs)
-    longest = [_within(run, job.horizons_s[-1], job.closes_after_s) for run in runs]
+    longest = [_within(run, job.members_from_s, job.horizons_s[-1], job.closes_after_s) for run in runs]
     engines = len(job.engines)
     requests = np.stack([np.bincount(run.engine[run.engine >= 0], minlength=engines) for run in runs]).astype(
         np.float64
@@ -81,6 +81,7 @@ def _horizon(
     found = [each for each, _ in members]
     latency_s = np.array([[quantiles(each.of(metric)) for metric in METRICS] for each in found])
     ended = np.array([_ended(run, horizon_s) for run in runs])
+    begins = [int(np.searchsorted(run.arrived_s, job.members_from_s, side="right")) for run in runs]
     upto = int(horizon_s / curves.interval_s) + 1
     return HorizonResult(
         horizon_s=horizon_s,
@@ -89,34 +90,44 @@ def _horizon(
         throughput_requests_per_s=ended[:, 0] / horizon_s,
         output_tokens_per_s=ended[:, 1] / horizon_s,
         success_ratio=np.array([success_ratio(each) for each in found]),
-        goodput_requests_per_s=np.array([_good(job, *each) for each in members]) / horizon_s,
+        goodput_requests_per_s=np.array([_good(job, *each) for each in members]) / (horizon_s - job.members_from_s),
         waiting_peak_requests=curves.waiting_requests[:, :upto].max(axis=1),
         kv_peak_ratio=curves.kv_ratio[:, :upto].max(axis=1),
-        preemptions=np.array([run.preemptions[: each.e2e_s.size].sum() for run, each in zip(runs, found, strict=True)]),
+        preemptions=np.array(
+            [
+                run.preemptions[begin : begin + each.e2e_s.size].sum()
+                for run, begin, each in zip(runs, begins, found, strict=True)
+            ]
+        ),
         busy_ratio=curves.busy_ratio[:, 1:upto].mean(axis=1),
         breached=_breached(job, members, latency_s),
     )
 
 
-def _within(run: Run, horizon_s: float, closes_after_s: float) -> Latencies:
-    """Latencies of the requests that arrived by `horizon_s`."""
-    count = int(np.searchsorted(run.arrived_s, horizon_s, side="right"))
+def _members_of(run: Run, from_s: float, horizon_s: float) -> slice:
+    """Requests that arrived in (`from_s`, `horizon_s`]."""
+    return slice(*np.searchsorted(run.arrived_s, (from_s, horizon_s), side="right").tolist())
+
+
+def _within(run: Run, from_s: float, horizon_s: float, closes_after_s: float) -> Latencies:
+    """Latencies of a horizon's members."""
+    inside = _members_of(run, from_s, horizon_s)
     return latencies(
-        arrived_s=run.arrived_s[:count],
-        first_token_s=run.first_s[:count],
-        last_token_s=run.last_s[:count],
-        osl_tokens=run.osl_tokens[:count],
+        arrived_s=run.arrived_s[inside],
+        first_token_s=run.first_s[inside],
+        last_token_s=run.last_s[inside],
+        osl_tokens=run.osl_tokens[inside],
         closes_s=horizon_s + closes_after_s,
-        refused=run.refused[:count],
+        refused=run.refused[inside],
     )
 
 
 def _members(job: SimulationJob, horizon_s: float, run: Run, known: Latencies) -> tuple[Latencies, IntArray]:
     """Latencies and classes of a horizon's members; those of the longest horizon, unless one ends after closing."""
-    count = int(np.searchsorted(run.arrived_s, horizon_s, side="right"))
-    if (run.last_s[:count] > horizon_s + job.closes_after_s).any():
-        return _within(run, horizon_s, job.closes_after_s), run.traffic_class[:count]
-    return known[:count], run.traffic_class[:count]
+    inside = _members_of(run, job.members_from_s, horizon_s)
+    if (run.last_s[inside] > horizon_s + job.closes_after_s).any():
+        return _within(run, job.members_from_s, horizon_s, job.closes_after_s), run.traffic_class[inside]
+    return known[: inside.stop - inside.start], run.traffic_class[inside]
 
 
 def _ended(run: Run, horizon_s: float) -> tuple[float, float]:

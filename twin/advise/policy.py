@@ -1,0 +1,87 @@
+"""When to act: the few numbers a person sets. Decides nothing and reads no file.
+
+Law: what this accepts cannot flap by itself: it lets go below where it takes hold, and later.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from twin.job import Trials
+
+Kind = Literal["scale", "shift_traffic", "set_limit", "hold_back"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The policy of one deployment. Times are event time; ratios of a limit are of each target's `limit_s`.
+
+    Parameters
+    ----------
+    least_engines, most_engines
+        Bounds of what is proposed.
+    tolerance_ratio
+        Take hold where the upper side of an interval reaches this share of a limit.
+    release_ratio, release_after_s
+        Let go where it stays below this share for that long. Both are beyond the ones that take hold.
+    carries_ratio
+        An engine is given up only if one fewer would keep the upper side below this share of every limit, at the upper
+        side of the rate.
+    consolidate_after_s
+        How long one fewer must have been enough.
+    cooldown_s
+        After a step one way, none the other way for so long; more engines in need are never held up.
+    start_s
+        How long an engine takes to be ready, until changes have told.
+    window_s
+        Requests that arrive within so long after an engine started now would be ready decide.
+    low_credibility_margin_ratio
+        Limits are divided by it while credibility is low.
+    allowed
+        Kinds of actions that may be proposed.
+    """
+
+    least_engines: int = 1
+    most_engines: int = 16
+    tolerance_ratio: float = 1.0
+    release_ratio: float = 0.8
+    release_after_s: float = 60.0
+    carries_ratio: float = 0.8
+    consolidate_after_s: float = 60.0
+    cooldown_s: float = 120.0
+    start_s: float = 120.0
+    window_s: float = 60.0
+    low_credibility_margin_ratio: float = 1.2
+    allowed: tuple[Kind, ...] = KINDS
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least_engines <= self.most_engines <= 100_000:
+            raise ValueError(
+                "policy needs 1 <= least_engines <= most_engines <= 100000, "
+                f"got {self.least_engines} and {self.most_engines}"
+            )
+        for name in ("release_after_s", "consolidate_after_s", "cooldown_s", "start_s"):
+            _between(name, getattr(self, name), 0.0, 86_400.0)
+        _between("window_s", self.window_s, 1.0, 3_600.0)
+        _between("tolerance_ratio", self.tolerance_ratio, 0.05, 10.0)
+        _between("low_credibility_margin_ratio", self.low_credibility_margin_ratio, 1.0, 10.0)
+        for name in ("release_ratio", "carries_ratio"):
+            _between(name, getattr(self, name), 0.01, 10.0)
+            if getattr(self, name) >= self.tolerance_ratio:
+                raise ValueError(
+                    f"policy.{name} must be below tolerance_ratio {self.tolerance_ratio}, or proposals would flap; "
+                    f"got {getattr(self, name)}"
+                )
+        unknown = [kind for kind in self.allowed if kind not in KINDS]
+        if unknown:
+            raise ValueError(f"policy.allowed may hold {', '.join(KINDS)}; got {', '.join(map(repr, unknown))}")
+
+    def trials(self, start_s: float) -> Trials:
+        """What the twin is to try for it, if an engine takes `start_s` to be ready."""
+        return Trials(start_s=start_s, window_s=self.window_s, trip_ratio=self.tolerance_ratio)
+
+
+def _between(name: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise ValueError(f"policy.{name} must be a finite number in {low:g} .. {high:g}, got {value}")

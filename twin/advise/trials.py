@@ -1,0 +1,192 @@
+"""Candidate actions of a forecast job, each simulated on the same random numbers as doing nothing. Proposes nothing.
+
+More or fewer engines always (a fine job; a coarse one only where targets are in danger, and only more engines): they
+are the response surface. Every other action only where doing nothing soon misses a target. Fewer engines are tried at
+the upper side of the rate, as giving one up must not need it back.
+Law: a candidate that changes nothing is found exactly as doing nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from schemas.actions import EngineWeight, HoldBack, LimitName, Scale, SetLimit, ShiftTraffic
+from twin.advise.upper_side import upper_sides
+from twin.job import HorizonResult, SimulationJob, Trials, Tried
+from twin.simulate import run
+from twin.traffic.plan import Sources
+from twin.traffic.scenarios import BASELINE, Scenario
+from twin.whatif import EnginesPoint, resized, with_config
+
+LIMIT_FACTORS: dict[LimitName, tuple[float, ...]] = {"max_num_seqs": (0.5, 1.5), "max_num_batched_tokens": (0.5, 2.0)}
+KV_RESERVE_RATIO = 0.05
+LEAST_HELD_RATIO = 0.02
+"""Low-priority traffic below this share is not worth holding back."""
+
+
+def tried(job: SimulationJob) -> tuple[Tried, ...]:
+    """All that the job asks to try, doing nothing (a `Scale` to as many) first; nothing without targets."""
+    asked = job.trials
+    if asked is None or not job.slos or not job.traffic.sources.requests:
+        return ()
+    few = _few(job, asked)
+    if job.phase == "coarse":
+        return tuple(_until_enough(few, asked))
+    return (*_surface(few, asked), *_others(few, asked))
+
+
+def surface(job: SimulationJob, found: tuple[Tried, ...]) -> list[EnginesPoint]:
+    """The response surface over the requests that arrive once an engine added now is ready, fewest engines first."""
+    points = [
+        EnginesPoint(each.what.engines_after, each.found.goodput_requests_per_s, np.any(each.found.breached, axis=1))
+        for each in found
+        if isinstance(each.what, Scale) and each.what.engines_after >= each.what.engines_before
+    ]
+    asked = job.trials
+    if asked is not None and points and len(job.engines) > 1:
+        later = replace(_window(_few(job, asked), asked.start_s, asked.window_s), engines=resized(job.engines, -1, 0.0))
+        fewer = _found(later)
+        points.append(EnginesPoint(len(job.engines) - 1, fewer.goodput_requests_per_s, np.any(fewer.breached, axis=1)))
+    return sorted(points, key=lambda point: point.engines)
+
+
+def _few(job: SimulationJob, asked: Trials) -> SimulationJob:
+    return replace(
+        job.at_phase("coarse"),
+        coarse_replications=min(
+            job.coarse_replications if job.phase == "coarse" else asked.replications, job.fine_replications
+        ),
+        share=(0, 1),
+        scenarios=(BASELINE,),
+        with_insight=False,
+        trials=None,
+    )
+
+
+def in_danger(found: HorizonResult, job: SimulationJob, ratio: float) -> bool:
+    """Whether the upper side of any target's interval reaches `ratio` of its limit."""
+    return upper_sides(found, job.slos)[1] >= ratio
+
+
+def _window(job: SimulationJob, from_s: float, span_s: float) -> SimulationJob:
+    return replace(job, horizons_s=(from_s + span_s,), members_from_s=from_s)
+
+
+def _found(job: SimulationJob) -> HorizonResult:
+    return run(job).scenarios[0].horizons[0]
+
+
+def _scale(job: SimulationJob, delta: int) -> Scale:
+    before = len(job.engines)
+    gone = tuple(setup.name for setup in job.engines[before + min(delta, 0) :])
+    return Scale(
+        engines_before=before, engines_after=before + delta, device=job.engines[0].config.hardware, remove=gone
+    )
+
+
+def _surface(job: SimulationJob, asked: Trials) -> Iterator[Tried]:
+    later = _window(job, asked.start_s, asked.window_s)
+    without = _found(later)
+    yield Tried(_scale(job, 0), without, without, asked.start_s)
+    for delta in asked.deltas:
+        if delta > 0:
+            more = replace(later, engines=resized(job.engines, delta, asked.start_s))
+            yield Tried(_scale(job, delta), _found(more), without, asked.start_s)
+        elif delta < 0 and len(job.engines) + delta >= 1:
+            yield _fewer(job, delta, asked)
+
+
+def _fewer(job: SimulationJob, delta: int, asked: Trials) -> Tried:
+    """Members from now on: an engine that is missed is missed at once, and for as long as a new one needs."""
+    whole = replace(_window(job, 0.0, asked.start_s + asked.window_s), scenarios=(_upper(job, asked),))
+    return Tried(_scale(job, delta), _found(replace(whole, engines=resized(job.engines, delta, 0.0))), _found(whole))
+
+
+def _upper(job: SimulationJob, asked: Trials) -> Scenario:
+    """Traffic at the upper side of its rate; each replication still draws its own."""
+    span_s = asked.start_s + asked.window_s
+    mean = job.traffic.rate.mean_per_s(span_s)
+    _, high = job.traffic.rate.interval_per_s(span_s)
+    return Scenario("upper", rate_factor=min(max(high / mean, 1.0), 10.0)) if mean > 0.0 else BASELINE
+
+
+def _until_enough(job: SimulationJob, asked: Trials) -> Iterator[Tried]:
+    """More engines, one by one, until nothing is in danger."""
+    later = _window(job, asked.start_s, asked.window_s)
+    without = found = _found(later)
+    yield Tried(_scale(job, 0), without, without, asked.start_s)
+    for delta in (each for each in asked.deltas if each > 0):
+        if not in_danger(found, job, asked.trip_ratio):
+            return
+        found = _found(replace(later, engines=resized(job.engines, delta, asked.start_s)))
+        yield Tried(_scale(job, delta), found, without, asked.start_s)
+
+
+def _others(job: SimulationJob, asked: Trials) -> Iterator[Tried]:
+    near = _window(job, 0.0, asked.near_s)
+    without = _found(near)
+    if not in_danger(without, job, asked.trip_ratio):
+        return
+    asking: tuple[tuple[SetLimit | ShiftTraffic | HoldBack, SimulationJob], ...]
+    asking = (*_limits(near), *_weights(near), *_held_back(near))
+    for what, changed in asking:
+        yield Tried(what, _found(changed), without)
+
+
+def _limits(job: SimulationJob) -> Iterator[tuple[SetLimit, SimulationJob]]:
+    """Batch and cache limits; all engines get the same, those of the first are told."""
+    first = job.engines[0].config
+    for limit, factors in LIMIT_FACTORS.items():
+        for factor in factors:
+            before, after = getattr(first, limit), max(int(getattr(first, limit) * factor), 1)
+            if after != before:
+                yield SetLimit(limit=limit, before=before, after=after), with_config(job, **{limit: after})
+    after_ratio = 0.0 if first.watermark_ratio else KV_RESERVE_RATIO
+    changed = with_config(job, watermark_ratio=after_ratio)
+    yield SetLimit(limit="watermark_ratio", before=first.watermark_ratio, after=after_ratio), changed
+
+
+def _weights(job: SimulationJob) -> Iterator[tuple[ShiftTraffic, SimulationJob]]:
+    """Shares of traffic by how fast engines decode now; least outstanding routing does that by itself."""
+    if len(job.engines) < 2 or job.routing == "least_outstanding":
+        return
+    speeds = [1.0 / max(setup.cost.decode.decode_requests_ps[-1], 1) for setup in job.engines]
+    weights = [speed / sum(speeds) for speed in speeds]
+    engines = tuple(replace(setup, weight=weight) for setup, weight in zip(job.engines, weights, strict=True))
+    told = tuple(EngineWeight(engine=setup.name, weight=setup.weight) for setup in engines)
+    yield ShiftTraffic(weights=told), replace(job, engines=engines, routing="weighted")
+
+
+def _held_back(job: SimulationJob) -> Iterator[tuple[HoldBack, SimulationJob]]:
+    """The least important traffic, where some is less important than the rest: behind all others, or not at all."""
+    sources = job.traffic.sources
+    lowest = int(sources.priority.max())
+    held = sources.priority >= lowest
+    ratio = float(held.mean())
+    if not LEAST_HELD_RATIO <= ratio <= 1.0 - LEAST_HELD_RATIO:
+        return
+    if any(setup.config.policy != "priority" for setup in job.engines):
+        what = HoldBack(how="defer", priority_from=lowest, traffic_ratio=ratio)
+        yield what, with_config(job, policy="priority")
+    kept = replace(job.traffic, sources=_only(sources, ~held))
+    shed = replace(job, traffic=kept, scenarios=(Scenario("shed", rate_factor=1.0 - ratio),))
+    yield HoldBack(how="shed", priority_from=lowest, traffic_ratio=ratio), shed
+
+
+def _only(sources: Sources, kept: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Sources:
+    """Some of the sources, their operational time drawn together so that the rate stays 1; prefixes are left out."""
+    rows = np.flatnonzero(kept)
+    none = np.zeros(0, np.int64)
+    return Sources(
+        at=sources.at[rows] * rows.size / sources.at.size,
+        extent=sources.extent * rows.size / sources.at.size,
+        isl_tokens=sources.isl_tokens[rows],
+        osl_tokens=sources.osl_tokens[rows],
+        generated_tokens=sources.generated_tokens[rows],
+        priority=sources.priority[rows],
+        traffic_class=sources.traffic_class[rows],
+        hash_offsets=np.zeros(rows.size + 1, np.int64),
+        hash_values=none,
+        hash_first=none,
+    )
