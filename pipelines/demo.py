@@ -167,6 +167,7 @@ class _Stage:
         config = self._scratch / "twincast.toml"
         config.write_text(_toml(self._core))
         place, own = self._place, {"TWINCAST_CONFIG": str(config), "TWINCAST_GROUP": "twincast-demo"}
+        own["TWINCAST_REPLAYED"] = repr(self._options.speed)
         if place.kind == "kafka":
             own |= {"TWINCAST_BOOTSTRAP": place.where, "TWINCAST_NAMESPACE": place.namespace}
         else:

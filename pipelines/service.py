@@ -22,6 +22,7 @@ from pipelines.ingest.span_mapping import read_mapping
 from pipelines.log import Log
 from pipelines.otlp_port import host_and_port, otlp_port
 from pipelines.outbox import Outbox
+from pipelines.outlets.outlets import outlets
 from pipelines.places import Place, open_log
 from pipelines.posts import Report
 from pipelines.provision import check, create
@@ -77,6 +78,11 @@ async def serve(
             def state() -> Report:
                 return msgspec.structs.replace(worker.report(), ingested=ingesting.counts())
 
+            await stack.enter_async_context(
+                outlets(
+                    settings.outlets, open_, group=settings.worker.group, partitions=settings.partitions, report=state
+                )
+            )
             await _watch(
                 settings, worker, lambda: failure() or ingesting.failure(), stop, heartbeat, lambda: report(state())
             )

@@ -14,6 +14,7 @@ from pipelines.broker.settings import BrokerSettings, broker_settings, cache_dir
 from pipelines.errors import ConfigError
 from pipelines.log import TOPIC_NAME
 from pipelines.otlp_port import host_and_port
+from pipelines.outlets.outlet_settings import OutletSettings
 from pipelines.toml_tables import Document, Table, require_between
 from schemas.slos import Metric, SloTarget
 from twin.settings import CoreSettings
@@ -79,6 +80,7 @@ class Settings:
     namespace: str = ""
     partitions: int = 4
     worker: WorkerSettings = WorkerSettings()
+    outlets: OutletSettings = field(default_factory=OutletSettings)
     defaults: CoreSettings = field(default_factory=CoreSettings)
     deployments: Mapping[str, CoreSettings] = field(default_factory=dict)
     slos: Mapping[str, tuple[SloTarget, ...]] = field(default_factory=dict)
@@ -119,8 +121,8 @@ def read_settings(
     The files are looked for in `directory` (the working directory) unless named here or by TWINCAST_CONFIG and
     TWINCAST_SLOS; a named one must exist. A `spans.toml` there, or named by TWINCAST_SPANS, is for workers that take in
     raw spans. The environment goes before the files. Its variables: TWINCAST_NAMESPACE, _PARTITIONS, _GROUP, _SLOT,
-    _SIMULATORS, _WARM_FILE, _OTLP, _DATA_DIR, _CACHE_DIR, _LOG_LEVEL, those of `broker_settings` and of
-    `cluster_access`. Raises ConfigError.
+    _SIMULATORS, _WARM_FILE, _OTLP, _METRICS, _ALERTMANAGER, _ALERTS_FILE, _REPLAYED, _DATA_DIR, _CACHE_DIR,
+    _LOG_LEVEL, those of `broker_settings` and of `cluster_access`. Raises ConfigError.
     """
     env = dict(os.environ if environ is None else environ)
     own = {name.removeprefix("TWINCAST_"): text for name, text in env.items() if name.startswith("TWINCAST_") and text}
@@ -129,7 +131,7 @@ def read_settings(
     document = Document.read(path or here / CONFIG_FILE, required=path is not None)
     slos_path = slos or _path_of(own.get("SLOS"))
     targets = read_slos(slos_path or here / SLOS_FILE, required=slos_path is not None)
-    broker, topics, worker = (document.table(name) for name in ("broker", "topics", "worker"))
+    broker, topics, worker, outlets = map(document.table, ("broker", "topics", "worker", "outlets"))
     defaults = _core_settings(document, document.table("forecast"), CoreSettings())
     deployments = {
         name: _core_settings(document, Table(document.where, f"deployments.{name}", table), defaults)
@@ -144,6 +146,7 @@ def read_settings(
         namespace=own.get("NAMESPACE") or topics.text("namespace", ""),
         partitions=_env_int(own, "PARTITIONS", topics.integer("partitions", 4)),
         worker=_worker(own, worker, here),
+        outlets=_outlets(own, outlets),
         defaults=defaults,
         deployments=deployments,
         slos=targets,
@@ -256,6 +259,22 @@ def _worker(own: Mapping[str, str], table: Table, here: Path) -> WorkerSettings:
         warm_file=_path_of(own.get("WARM_FILE") or table.text("warm_file", "")),
         spans_file=_path_of(own.get("SPANS")) or (here / SPANS_FILE if (here / SPANS_FILE).exists() else None),
         otlp=own.get("OTLP") or table.text("otlp", base.otlp),
+    )
+    table.finish()
+    return found
+
+
+def _outlets(own: Mapping[str, str], table: Table) -> OutletSettings:
+    replayed = own.get("REPLAYED", "")
+    try:
+        speed = float(replayed) if replayed else None
+    except ValueError:
+        raise ConfigError(f"TWINCAST_REPLAYED must be a number, got {replayed!r}; correct it or unset it") from None
+    found = OutletSettings(
+        metrics=own.get("METRICS") or table.text("metrics", ""),
+        alertmanager=own.get("ALERTMANAGER") or table.text("alertmanager", ""),
+        alerts_file=_path_of(own.get("ALERTS_FILE") or table.text("alerts_file", "")),
+        replayed_speed=speed,
     )
     table.finish()
     return found

@@ -34,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "to tell finished requests alone, up to 10 s late: give it to all workers of a group",
     )
     parser.add_argument("--warm", type=Path, metavar="FILE", help="begin with what was learned elsewhere")
+    parser.add_argument("--metrics", metavar="[HOST:]PORT", help="serve Prometheus metrics there (host: 127.0.0.1)")
+    parser.add_argument("--alertmanager", metavar="URL", help="tell an Alertmanager of alerts, and of their end")
+    parser.add_argument("--alerts-file", type=Path, metavar="FILE", help="append a line of JSON per change of an alert")
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
@@ -46,6 +49,13 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         warm_file=args.warm or settings.worker.warm_file,
         otlp=args.otlp or settings.worker.otlp,
     )
+    outlets = replace(
+        settings.outlets,
+        metrics=args.metrics or settings.outlets.metrics,
+        alertmanager=args.alertmanager or settings.outlets.alertmanager,
+        alerts_file=args.alerts_file or settings.outlets.alerts_file,
+    )
+    settings = replace(settings, outlets=outlets)
     settings = replace(settings, worker=worker, defaults=_as_spans_tell(settings) if worker.otlp else settings.defaults)
     found = find_place(settings, args.bootstrap)
     if found.why != "named":
