@@ -79,6 +79,7 @@ class SimulatedEffect(Wire, frozen=True, kw_only=True):
 
     setting: str
     metric: Name
+    group: str = ""
     change_ratio: float | None
     low_ratio: float | None = None
     high_ratio: float | None = None

@@ -1,0 +1,1 @@
+"""From what was measured to what to do: facts, span classes, hypotheses, sensitivity, grade. Pure, no files."""
