@@ -60,7 +60,7 @@ class _RawBatch(msgspec.Struct):
     epoch: int = 0
 
 
-_DECODERS = {name: msgspec.json.Decoder(topic.type) for name, topic in TOPICS.items() if topic.type is not None}
+_DECODE = {name: msgspec.json.Decoder(topic.type).decode for name, topic in TOPICS.items() if topic.type is not None}
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _VERSION = msgspec.json.Decoder(_Versioned)
 _RAW_BATCH = msgspec.json.Decoder(_RawBatch)
@@ -80,16 +80,21 @@ def decode(topic_name: str, value: bytes) -> Decoded:
     `non_finite`, `int_out_of_range`, `timestamp_unit`, `out_of_range`, `bad_type`, `missing_field`, `unknown_event`
     or `schema_version`.
     """
-    limit = MAX_STATE_BYTES if topic_name == STATE.name else MAX_MESSAGE_BYTES
-    if len(value) > limit:
-        raise SchemaError("too_large", f"{len(value)} bytes, at most {limit}", topic_name)
+    if len(value) > MAX_MESSAGE_BYTES:
+        _check_size(topic_name, value)
     try:
-        record = _DECODERS[topic_name].decode(value)
+        record = _DECODE[topic_name](value)
     except _UNREADABLE as error:
         return _second_look(topic_name, value, error)
     if value.find(b'"schema_version"') >= 0:
         _check_version(topic_name, value)
     return Decoded(record, (), len(record.steps) if type(record) is StepBatch else 1)
+
+
+def _check_size(topic_name: str, value: bytes) -> None:
+    limit = MAX_STATE_BYTES if topic_name == STATE.name else MAX_MESSAGE_BYTES
+    if len(value) > limit:
+        raise SchemaError("too_large", f"{len(value)} bytes, at most {limit}", topic_name)
 
 
 def _second_look(topic_name: str, value: bytes, error: Exception) -> Decoded:

@@ -137,7 +137,7 @@ def test_ctrl_c_while_it_is_still_loading_shows_no_traceback(tmp_path: Path, wai
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=20)
     assert "Traceback" not in err
-    assert process.returncode in (0, 130)
+    assert process.returncode in (0, 130, -signal.SIGINT)  # the last: Python itself was not yet there to answer
     assert none_left(tmp_path) == []
 
 

@@ -14,16 +14,14 @@ SECONDS = 70.0
 SPEED = 4.0
 
 
-def agrees(stage: Stage, seconds: float = SECONDS) -> bool:
-    """Whether state, accounts and forecasts are those of an undisturbed run."""
+def assert_undisturbed(stage: Stage, seconds: float = SECONDS) -> None:
+    """State, accounts and forecasts are those of an undisturbed run."""
     replay = stage.undisturbed(recording_of(seconds))
     core = stage.cores()["d"]
     expected = [message.value for message in replay.outputs if message.topic == FORECASTS.name]
-    return (
-        core.state_hash() == replay.core.state_hash()
-        and core.accounts.as_dict() == replay.core.accounts.as_dict()
-        and unique(stage.records(FORECASTS.name)) == expected
-    )
+    assert core.accounts.as_dict() == replay.core.accounts.as_dict(), stage.workers[0].log[-4000:]
+    assert core.state_hash() == replay.core.state_hash()
+    assert unique(stage.records(FORECASTS.name)) == expected
 
 
 def forecasts(report: dict[str, object]) -> int:
@@ -44,7 +42,7 @@ def test_stopped_for_longer_than_its_session_it_goes_on(kafka_bootstrap: str, tm
         playing.join()
         worker.wait_done(len(sent))
         assert worker.stop() == 0
-        assert agrees(stage)
+        assert_undisturbed(stage)
 
 
 @pytest.fixture
@@ -68,7 +66,7 @@ def test_a_broker_killed_and_started_again_costs_no_record(own_broker: JvmKafka,
         playing.join()
         worker.wait_done(len(sent))
         assert worker.stop() == 0
-        assert agrees(stage)
+        assert_undisturbed(stage)
         assert len(worker.log) < 100_000
 
 
