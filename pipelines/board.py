@@ -86,10 +86,11 @@ class Board:
         self.deployment = self.deployment or found.deployment
         if found.deployment != self.deployment:
             return None
-        self._fold(found)
+        self.fold(found)
         return found
 
-    def _fold(self, found: Any) -> None:
+    def fold(self, found: Any) -> None:
+        """Fold a decoded record of this deployment."""
         if isinstance(found, RequestRecord):
             self._at(found.at_us)
             if isinstance(found, RequestFinished) and found.timed and found.first_token_us is not None:

@@ -33,6 +33,8 @@ from pipelines.settings import Settings
 from pipelines.standard_job import measure, warm_up
 from pipelines.summary import Summary, summarise
 from pipelines.watch import WATCHED, draw, follow, tell
+from pipelines.web.access import address_of, token_in
+from pipelines.web.child import page_beside
 from schemas.slos import SloTarget
 from twin.settings import CoreSettings
 
@@ -42,19 +44,25 @@ FINISH_TIMEOUT_S = 45.0
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """`speed` is in multiples of event time, `seconds` bounds the playing (None: to the end of the recording)."""
+    """`speed` is in multiples of event time, `seconds` bounds the playing (None: to the end of the recording).
+
+    At `web`, PORT or HOST:PORT, the page is served meanwhile; nowhere if it is empty.
+    """
 
     recording: Path
     warm: Path | None
     slos: tuple[SloTarget, ...]
     speed: float = DEFAULT_SPEED
     seconds: float | None = None
+    web: str = ""
 
     def __post_init__(self) -> None:
         if not 0 < self.speed <= 1000:
             raise ConfigError(f"--speed must be above 0 and at most 1000, got {self.speed}")
         if self.seconds is not None and not self.seconds > 0:
             raise ConfigError(f"--seconds must be above 0, got {self.seconds}")
+        if self.web:
+            address_of(self.web, token_in(os.environ))
 
 
 def demo(settings: Settings, options: DemoOptions, console: Console) -> Summary:
@@ -146,7 +154,7 @@ class _Stage:
         log_path.unlink(missing_ok=True)
         async with open_log(self._settings, self._place) as log:
             await create(log, self._settings.partitions, keep_for_ever=True)
-            async with WorkerChild(self._environment(), log_path) as worker, self._shown(log):
+            async with self._page(), WorkerChild(self._environment(), log_path) as worker, self._shown(log):
                 await self._until_ready(worker)
                 self._began_s = time.monotonic()
                 await self._play(log)
@@ -161,6 +169,14 @@ class _Stage:
                 first_forecast_s=self._first_forecast_s,
                 first_alert_s=self._first_alert_s,
             )
+
+    def _page(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """The page, where it is asked for."""
+        if not self._options.web:
+            return contextlib.nullcontext()
+        address = address_of(self._options.web, token_in(os.environ))
+        _say(self._console, f"the page: {address.url(address.port)}")
+        return page_beside(self._options.web, self._environment())
 
     def _environment(self) -> dict[str, str]:
         """The worker's own settings: this run's work per tick, place and group."""

@@ -31,6 +31,7 @@ from pipelines.runtime import Runtime
 from pipelines.settings import Settings
 from pipelines.standard_job import warm_up
 from pipelines.warmth import read_warm
+from pipelines.web.child import environ_of, page_beside
 from pipelines.worker import Worker
 from pipelines.workers import Simulators
 from schemas.codec import MAX_STATE_BYTES
@@ -59,6 +60,8 @@ async def serve(
         if place.kind == "file":
             await create(open_, settings.partitions, keep_for_ever=True)
         await check(open_, settings.partitions)
+        if settings.worker.web:
+            await stack.enter_async_context(page_beside(settings.worker.web, environ_of(place, os.environ)))
         log.info("starting %d simulators", settings.worker.simulators)
         await simulators.start()
         stack.push_async_callback(simulators.stop)

@@ -41,7 +41,7 @@ class WorkerSettings:
     partition with unread records for `stall_timeout_s` ends itself. `silence_ticks` writes time as records for
     live services that fall silent. `warm_file` holds what an earlier run had
     learned, `spans_file` which deployment a raw span belongs to. At `otlp`, PORT or HOST:PORT, OTLP exports are taken
-    over HTTP; nowhere if it is empty.
+    over HTTP; nowhere if it is empty. At `web`, in the same form, a page is served beside the worker.
     """
 
     group: str = "twincast"
@@ -54,6 +54,7 @@ class WorkerSettings:
     warm_file: Path | None = None
     spans_file: Path | None = None
     otlp: str = ""
+    web: str = ""
 
     def __post_init__(self) -> None:
         if not TOPIC_NAME.fullmatch(self.group):
@@ -121,7 +122,7 @@ def read_settings(
     The files are looked for in `directory` (the working directory) unless named here or by TWINCAST_CONFIG and
     TWINCAST_SLOS; a named one must exist. A `spans.toml` there, or named by TWINCAST_SPANS, is for workers that take in
     raw spans. The environment goes before the files. Its variables: TWINCAST_NAMESPACE, _PARTITIONS, _GROUP, _SLOT,
-    _SIMULATORS, _WARM_FILE, _OTLP, _METRICS, _ALERTMANAGER, _ALERTS_FILE, _REPLAYED, _DATA_DIR, _CACHE_DIR,
+    _SIMULATORS, _WARM_FILE, _OTLP, _WEB, _METRICS, _ALERTMANAGER, _ALERTS_FILE, _REPLAYED, _DATA_DIR, _CACHE_DIR,
     _LOG_LEVEL, those of `broker_settings` and of `cluster_access`. Raises ConfigError.
     """
     env = dict(os.environ if environ is None else environ)
@@ -259,6 +260,7 @@ def _worker(own: Mapping[str, str], table: Table, here: Path) -> WorkerSettings:
         warm_file=_path_of(own.get("WARM_FILE") or table.text("warm_file", "")),
         spans_file=_path_of(own.get("SPANS")) or (here / SPANS_FILE if (here / SPANS_FILE).exists() else None),
         otlp=own.get("OTLP") or table.text("otlp", base.otlp),
+        web=own.get("WEB") or table.text("web", base.web),
     )
     table.finish()
     return found

@@ -92,7 +92,7 @@ class Simulators:
             self._waiting.get_nowait()[1].future.cancel()
         pool, self._pool = self._pool, None
         if pool is not None:
-            await asyncio.to_thread(_end, pool)
+            await asyncio.to_thread(end_pool, pool)
 
     async def _serve(self) -> None:
         while True:
@@ -128,11 +128,11 @@ class Simulators:
         if self._pool is broken:
             self._pool = self._new_pool()
             self.restarts += 1
-            await asyncio.to_thread(_end, broken)
+            await asyncio.to_thread(end_pool, broken)
 
     def _new_pool(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._processes, context, initializer=_begin)
+        return ProcessPoolExecutor(self._processes, context, initializer=begin_child)
 
 
 class _Waiting:
@@ -148,7 +148,7 @@ class _Waiting:
         return False
 
 
-def _begin() -> None:
+def begin_child() -> None:
     """First thing in a process: leave Ctrl-C to the parent, and go when the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -161,7 +161,8 @@ def _end_with(sentinel: int) -> None:
     os._exit(1)
 
 
-def _end(pool: ProcessPoolExecutor) -> None:
+def end_pool(pool: ProcessPoolExecutor) -> None:
+    """End the processes of a pool at once."""
     processes = list((pool._processes or {}).values())
     for process in processes:
         with contextlib.suppress(ProcessLookupError, ValueError):

@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, metavar="N", help="stop playing after so many seconds of wall time")
     parser.add_argument("--recording", type=Path, metavar="DIR", help="another recording than the bundled ramp")
     parser.add_argument("--cold", action="store_true", help="begin without what was learned before")
+    parser.add_argument("--web", default="", metavar="[HOST:]PORT", help="serve the page there meanwhile")
     parser.add_argument("--slo", action="append", metavar="M:Q:S", help=f"target, such as {DEFAULT_SLO} (the default)")
 
 
@@ -29,6 +30,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         slos=tuple(parse_slo(text) for text in args.slo or [DEFAULT_SLO]),
         speed=args.speed,
         seconds=args.seconds,
+        web=args.web,
     )
     console = Console()
     try:

@@ -33,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take OTLP exports over HTTP (host: 127.0.0.1); deployments without a table of their own are then taken "
         "to tell finished requests alone, up to 10 s late: give it to all workers of a group",
     )
+    parser.add_argument(
+        "--web",
+        metavar="[HOST:]PORT",
+        help="serve the page there as well (host: 127.0.0.1; any other needs TWINCAST_WEB_TOKEN)",
+    )
     parser.add_argument("--warm", type=Path, metavar="FILE", help="begin with what was learned elsewhere")
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help="serve Prometheus metrics there (host: 127.0.0.1)")
     parser.add_argument("--alertmanager", metavar="URL", help="tell an Alertmanager of alerts, and of their end")
@@ -48,6 +53,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         group=args.group or settings.worker.group,
         warm_file=args.warm or settings.worker.warm_file,
         otlp=args.otlp or settings.worker.otlp,
+        web=args.web or settings.worker.web,
     )
     outlets = replace(
         settings.outlets,
