@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.codec import SCHEMA_VERSION
+from schemas.base import SCHEMA_VERSION
 from schemas.topics import DLQ, OUTPUTS, TOPICS, Topic
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "contracts"

@@ -6,7 +6,7 @@ ends by a withdrawal, by a change that answers it (`twincast.changes.v1`), or at
 
 from typing import Literal
 
-from schemas.base import Count, EventTime, Name, NonNegative, Ratio, Seconds, Wire
+from schemas.base import Count, EventTime, Name, NonNegative, Ratio, Record, Seconds, Wire
 from schemas.changes import Phase
 from schemas.forecasts import Authority, CredibilityLevel, Estimate, LatencyEstimate
 from schemas.lineage import Lineage
@@ -73,7 +73,7 @@ class Predicted(Wire, frozen=True, kw_only=True):
     latencies: tuple[LatencyEstimate, ...] = ()
 
 
-class Action(Wire, frozen=True, kw_only=True, tag_field="record", tag="action"):
+class Action(Record, frozen=True, kw_only=True, tag_field="record", tag="action"):
     """One proposal as it stands at `at_us`, the `as_of` of the forecast that it follows from.
 
     Whoever wants the predicted effect acts before `act_before_us` (an engine needs `start_s` to be ready) and never
@@ -104,7 +104,7 @@ class Action(Wire, frozen=True, kw_only=True, tag_field="record", tag="action"):
     opened_us: EventTime
 
 
-class Withdrawal(Wire, frozen=True, kw_only=True, tag_field="record", tag="withdrawal"):
+class Withdrawal(Record, frozen=True, kw_only=True, tag_field="record", tag="withdrawal"):
     """The proposal `action_id` no longer holds; `reason` is one short clause. A change already made stays made."""
 
     deployment: Name

@@ -2,14 +2,14 @@
 
 from typing import Literal
 
-from schemas.base import EventTime, Name, Wire
+from schemas.base import EventTime, Name, Record
 from schemas.lineage import Offset
 
 AlertKind = Literal["cost_drift", "traffic_drift", "forecast_drift", "slo_risk"]
 AlertState = Literal["suspected", "firing", "resolved"]
 
 
-class Alert(Wire, frozen=True, kw_only=True, tag_field="record", tag="alert"):
+class Alert(Record, frozen=True, kw_only=True, tag_field="record", tag="alert"):
     """One transition of one alert; `alert_id` stays the same from suspected to resolved.
 
     `onset_us` is when the change is estimated to have begun, `effect_ratio` how large it is (1.0: no change).

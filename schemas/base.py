@@ -1,4 +1,4 @@
-"""Building blocks of every wire struct: units as types, and the two base classes. Holds no message of its own.
+"""Building blocks of every wire struct: units as types, and the base classes. Holds no message of its own.
 
 Law: every number on the wire is finite, bounded and carries its unit in its name.
 """
@@ -7,6 +7,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+SCHEMA_VERSION = 1
+NEWEST_READABLE_VERSION = SCHEMA_VERSION + 1
+"""A version only ever adds optional fields, so the next one still reads; beyond that nothing is promised."""
 EARLIEST_US = 946_684_800_000_000
 """2000-01-01. A stamp below this was written in seconds or milliseconds."""
 LATEST_US = 4_102_444_800_000_000
@@ -14,6 +17,7 @@ LATEST_US = 4_102_444_800_000_000
 MAX_TOKENS = 100_000_000
 MAX_DURATION_US = 7 * 24 * 3600 * 1_000_000
 
+Version = Annotated[int, Meta(ge=1, le=NEWEST_READABLE_VERSION, description="version of the wire format")]
 EventTime = Annotated[int, Meta(ge=EARLIEST_US, le=LATEST_US, description="microseconds since the epoch")]
 DurationUs = Annotated[int, Meta(ge=0, le=MAX_DURATION_US, description="microseconds")]
 Tokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS, description="tokens")]
@@ -27,6 +31,12 @@ Quantile = Annotated[float, Meta(gt=0.0, lt=1.0, description="a quantile strictl
 
 class Wire(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A record or a part of one. A new field always has a default, so that old records still read."""
+
+
+class Record(Wire, frozen=True, kw_only=True):
+    """What a topic carries. A version that this program cannot read is refused when a record is decoded."""
+
+    schema_version: Version = SCHEMA_VERSION
 
 
 class Row(Struct, frozen=True, array_like=True):

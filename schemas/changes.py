@@ -2,14 +2,14 @@
 
 from typing import Literal
 
-from schemas.base import Count, EventTime, Name, Wire
+from schemas.base import Count, EventTime, Name, Record
 
 ChangeKind = Literal["scale", "drain", "config", "deploy", "route"]
 ChangeStatus = Literal["accepted", "rejected", "applied"]
 Phase = Literal["coarse", "fine"]
 
 
-class Change(Wire, frozen=True, kw_only=True, tag_field="record", tag="change"):
+class Change(Record, frozen=True, kw_only=True, tag_field="record", tag="change"):
     """A change, ours or anybody's. `action_id` names the proposal it answers; `ready_at_us` when capacity is there."""
 
     deployment: Name
@@ -24,14 +24,14 @@ class Change(Wire, frozen=True, kw_only=True, tag_field="record", tag="change"):
     detail: str = ""
 
 
-class Tick(Wire, frozen=True, kw_only=True, tag_field="record", tag="tick"):
+class Tick(Record, frozen=True, kw_only=True, tag_field="record", tag="tick"):
     """Time as a record: every source of the deployment was read to its end when the clock said `at_us`."""
 
     deployment: Name
     at_us: EventTime
 
 
-class Skipped(Wire, frozen=True, kw_only=True, tag_field="record", tag="skipped"):
+class Skipped(Record, frozen=True, kw_only=True, tag_field="record", tag="skipped"):
     """The live run missed this tick's deadline for `phase`; a replay leaves it out too."""
 
     deployment: Name

@@ -9,13 +9,10 @@ from typing import Any
 
 import msgspec
 
-from schemas.base import EARLIEST_US
+from schemas.base import EARLIEST_US, NEWEST_READABLE_VERSION, SCHEMA_VERSION, Version
 from schemas.steps import Step, StepBatch
 from schemas.topics import STATE, STEPS, TOPICS
 
-SCHEMA_VERSION = 1
-NEWEST_READABLE_VERSION = SCHEMA_VERSION + 1
-"""A version only ever adds optional fields, so the next one still reads; beyond that nothing is promised."""
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 MAX_STATE_BYTES = 16 * 1024 * 1024
 """A snapshot holds the records that wait for a simulation as well."""
@@ -49,20 +46,16 @@ class Decoded(msgspec.Struct, frozen=True, gc=False):
     units: int = 1
 
 
-class _Versioned(msgspec.Struct):
-    schema_version: int = SCHEMA_VERSION
-
-
 class _RawBatch(msgspec.Struct):
     deployment: str
     engine: str
     steps: list[msgspec.Raw]
     epoch: int = 0
+    schema_version: Version = SCHEMA_VERSION
 
 
 _DECODE = {name: msgspec.json.Decoder(topic.type).decode for name, topic in TOPICS.items() if topic.type is not None}
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_VERSION = msgspec.json.Decoder(_Versioned)
 _RAW_BATCH = msgspec.json.Decoder(_RawBatch)
 _STEP = msgspec.json.Decoder(Step)
 _ENCODER = msgspec.json.Encoder()
@@ -86,8 +79,6 @@ def decode(topic_name: str, value: bytes) -> Decoded:
         record = _DECODE[topic_name](value)
     except _UNREADABLE as error:
         return _second_look(topic_name, value, error)
-    if value.find(b'"schema_version"') >= 0:
-        _check_version(topic_name, value)
     return Decoded(record, (), len(record.steps) if type(record) is StepBatch else 1)
 
 
@@ -113,16 +104,6 @@ def _body(topic_name: str, value: bytes) -> bytes:
     if value[0] == 0 and value[_CONFLUENT_HEADER_BYTES : _CONFLUENT_HEADER_BYTES + 1] == b"{":
         return value[_CONFLUENT_HEADER_BYTES:]  # Confluent wire format: a zero byte and a 4-byte schema id
     return value
-
-
-def _check_version(topic_name: str, body: bytes) -> None:
-    try:
-        version = _VERSION.decode(body).schema_version
-    except msgspec.ValidationError as error:
-        raise SchemaError("schema_version", str(error), topic_name, "$.schema_version") from None
-    if not 1 <= version <= NEWEST_READABLE_VERSION:
-        detail = f"got {version}, this program reads 1 to {NEWEST_READABLE_VERSION}; update it or the producer"
-        raise SchemaError("schema_version", detail, topic_name, "$.schema_version")
 
 
 def _decode_steps(body: bytes, whole: SchemaError) -> Decoded:
@@ -154,7 +135,11 @@ def schema_error(topic_name: str, body: bytes, error: Exception) -> SchemaError:
     """What a decoding error of msgspec means: a stable reason, msgspec's words, and the path of the bad value."""
     text = str(error)
     where = text.split(" - at `", 1)[1].rstrip("`") if " - at `" in text else non_finite_field(body)
-    return SchemaError(_reason(body, text, where), text.split(" - at `")[0], topic_name, where)
+    reason = _reason(body, text, where)
+    detail = text.split(" - at `")[0]
+    if reason == "schema_version":
+        detail += f"; this program reads 1 to {NEWEST_READABLE_VERSION}: update it or the producer"
+    return SchemaError(reason, detail, topic_name, where)
 
 
 def non_finite_field(body: bytes) -> str:
@@ -168,6 +153,8 @@ def non_finite_field(body: bytes) -> str:
 
 
 def _reason(body: bytes, text: str, where: str) -> str:
+    if where == "$.schema_version":
+        return "schema_version"
     if "UTF-8" in text or ("malformed" in text and not _is_utf8(body)):
         return "invalid_utf8"
     if _NON_FINITE.search(body) or ("out of range" in text and _HUGE_EXPONENT.search(body)):

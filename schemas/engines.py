@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from schemas.base import Count, EventTime, Name, NonNegative, Ratio, Tokens, Wire
+from schemas.base import Count, EventTime, Name, NonNegative, Ratio, Record, Tokens, Wire
 
 Positive = Annotated[int, Meta(ge=1, le=2**40)]
 
@@ -33,7 +33,7 @@ class KvTier(Wire, frozen=True, kw_only=True):
     overlapped: bool = True
 
 
-class EngineConfig(Wire, frozen=True, kw_only=True, tag_field="record", tag="engine"):
+class EngineConfig(Record, frozen=True, kw_only=True, tag_field="record", tag="engine"):
     """One engine with its own scheduler and KV pool.
 
     `kv_blocks` counts all blocks; `reserved_blocks` of them are never usable (vLLM keeps one null block).

@@ -6,7 +6,7 @@ lacks stand before the advice.
 
 from typing import Literal
 
-from schemas.base import Count, EventTime, Name, Seconds, Wire
+from schemas.base import Count, EventTime, Name, Record, Seconds, Wire
 
 EvidenceLevel = Literal["request", "engine", "kernel"]
 Side = Literal["base", "candidate"]
@@ -74,13 +74,15 @@ class ClassChange(Wire, frozen=True, kw_only=True):
 class SimulatedEffect(Wire, frozen=True, kw_only=True):
     """What the twin says of one setting, beside what was measured (None: not measured). Ratios as in `Fact`.
 
-    `falls_out` are the limits that are met without the setting and not met with it.
+    `value` is the figure itself where it is told. `falls_out` are limits met without the setting and not met with it.
     """
 
     setting: str
     metric: Name
     group: str = ""
-    change_ratio: float | None
+    value: float | None = None
+    unit: str = ""
+    change_ratio: float | None = None
     low_ratio: float | None = None
     high_ratio: float | None = None
     observed_ratio: float | None = None
@@ -125,7 +127,7 @@ class Advice(Wire, frozen=True, kw_only=True):
     risks: tuple[str, ...] = ()
 
 
-class Evidence(Wire, frozen=True, kw_only=True, tag_field="record", tag="evidence"):
+class Evidence(Record, frozen=True, kw_only=True, tag_field="record", tag="evidence"):
     """A chain. `missing` is what one grade higher needs; `limits` say what was found wrong and what it voids."""
 
     deployment: Name

@@ -5,7 +5,7 @@
 
 from typing import Literal
 
-from schemas.base import Count, EventTime, Name, NonNegative, Quantile, Ratio, Seconds, Wire
+from schemas.base import Count, EventTime, Name, NonNegative, Quantile, Ratio, Record, Seconds, Wire
 from schemas.changes import Phase
 from schemas.lineage import Lineage
 from schemas.slos import Metric
@@ -140,7 +140,7 @@ class Credibility(Wire, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
 
 
-class Forecast(Wire, frozen=True, kw_only=True, tag_field="record", tag="forecast"):
+class Forecast(Record, frozen=True, kw_only=True, tag_field="record", tag="forecast"):
     """One forecast of one deployment at one tick. `expires_us` is the time after which nobody may act on it.
 
     `skill` is 1 - loss / loss of persistence over the rounds scored so far (None: too few); at or below 0 the forecast

@@ -3,7 +3,7 @@
 A field exists only from its event's time on: `arrived` carries the prompt, never the output length.
 """
 
-from schemas.base import Count, DurationUs, EventTime, Name, Tokens, Wire
+from schemas.base import Count, DurationUs, EventTime, Name, Record, Tokens, Wire
 
 
 class PrefillChunk(Wire, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class PrefillChunk(Wire, frozen=True, kw_only=True):
     kv_write_us: DurationUs | None = None
 
 
-class RequestEvent(Wire, frozen=True, kw_only=True, tag_field="event"):
+class RequestEvent(Record, frozen=True, kw_only=True, tag_field="event"):
     """What all events share. `at_us` is the time of the event itself; `engine` is empty before routing."""
 
     deployment: Name

@@ -1,6 +1,6 @@
 """Scores (`twincast.scores.v1`): a forecast against what then happened, once its window has closed."""
 
-from schemas.base import Count, EventTime, Name, Quantile, Ratio, Seconds, Wire
+from schemas.base import Count, EventTime, Name, Quantile, Ratio, Record, Seconds, Wire
 from schemas.changes import Phase
 from schemas.slos import Metric
 
@@ -27,7 +27,7 @@ class ScoreCell(Wire, frozen=True, kw_only=True):
     trend_loss_s: Seconds | None = None
 
 
-class Score(Wire, frozen=True, kw_only=True, tag_field="record", tag="score"):
+class Score(Record, frozen=True, kw_only=True, tag_field="record", tag="score"):
     """One horizon of one forecast. `intervened`: a change fell into the window, so it counts for nothing else."""
 
     deployment: Name

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from schemas.base import EventTime, Name, Quantile, Wire
+from schemas.base import EventTime, Name, Quantile, Record, Wire
 
 Metric = Literal["ttft_s", "tpot_s", "e2e_s"]
 
@@ -18,7 +18,7 @@ class SloTarget(Wire, frozen=True, kw_only=True):
     traffic_class: str = ""
 
 
-class Slos(Wire, frozen=True, kw_only=True, tag_field="record", tag="slos"):
+class Slos(Record, frozen=True, kw_only=True, tag_field="record", tag="slos"):
     """All targets of one deployment; a newer record replaces the older one."""
 
     deployment: Name

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from schemas.base import Count, EventTime, Name, Wire
+from schemas.base import Count, EventTime, Name, Record
 from schemas.lineage import Offset
 
 
-class Snapshot(Wire, frozen=True, kw_only=True, tag_field="record", tag="snapshot"):
+class Snapshot(Record, frozen=True, kw_only=True, tag_field="record", tag="snapshot"):
     """`state` is plain JSON data made by the core of format `format_version`; `sha256` is the digest of its bytes.
 
     Records below each offset's `next_offset` are in the state; a restart reads on from there.

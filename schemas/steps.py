@@ -6,7 +6,7 @@ Counts are those of Dynamo's forward-pass metrics: `prefill_requests` is its `nu
 
 from typing import Literal
 
-from schemas.base import Count, DurationUs, EventTime, Name, Ratio, Row, Tokens, Wire
+from schemas.base import Count, DurationUs, EventTime, Name, Ratio, Record, Row, Tokens, Wire
 
 RowKind = Literal["first", "chunk", "decode", "resumed"]
 
@@ -54,7 +54,7 @@ class Step(Wire, frozen=True, kw_only=True):
         return self.start_us + self.duration_us
 
 
-class StepBatch(Wire, frozen=True, kw_only=True, tag_field="record", tag="steps"):
+class StepBatch(Record, frozen=True, kw_only=True, tag_field="record", tag="steps"):
     """A message: steps of one engine in order; `epoch` counts its restarts; (engine, epoch, step) is unique."""
 
     deployment: Name
@@ -63,7 +63,7 @@ class StepBatch(Wire, frozen=True, kw_only=True, tag_field="record", tag="steps"
     steps: tuple[Step, ...]
 
 
-class EngineStats(Wire, frozen=True, kw_only=True, tag_field="record", tag="stats"):
+class EngineStats(Record, frozen=True, kw_only=True, tag_field="record", tag="stats"):
     """Counts of one engine at one moment, as its metrics endpoint tells. Totals count since the engine's start."""
 
     deployment: Name

@@ -60,8 +60,8 @@ class Flattened:
 
 class _AnyValue(Struct, frozen=True, gc=False):
     stringValue: str | None = None  # noqa: N815 - OTLP's spelling
-    intValue: int | None = None  # noqa: N815
     doubleValue: float | None = None  # noqa: N815
+    intValue: int | None = None  # noqa: N815
     boolValue: bool | None = None  # noqa: N815
 
 
@@ -76,13 +76,15 @@ class _Status(Struct, frozen=True, gc=False):
     code: int | str = 0
 
 
-class _JsonSpan(Struct, frozen=True, gc=False, rename="camel"):
-    name: str
+class _JsonSpan(Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
+    """Fields in the order in which exporters write them, which reads faster."""
+
     trace_id: str
     span_id: str
+    parent_span_id: str = ""
+    name: str
     start_time_unix_nano: _Nanoseconds
     end_time_unix_nano: _Nanoseconds
-    parent_span_id: str = ""
     attributes: list[KeyValue] = []
     status: _Status = _Status()
 
