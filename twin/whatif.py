@@ -178,9 +178,20 @@ def burst_headroom_ratio(
 
 
 def with_config(job: SimulationJob, **fields: Any) -> SimulationJob:
-    """The job with fields of every engine's configuration replaced. Raises TypeError for an unknown field."""
-    changed = tuple(replace(e, config=msgspec.structs.replace(e.config, **fields)) for e in job.engines)
-    return replace(job, engines=changed)
+    """The job with fields of every engine's configuration replaced. Raises TypeError for an unknown field.
+
+    Of more running requests than an engine may then run, the last ones wait again, as if they had been preempted.
+    """
+    changed = (replace(e, config=msgspec.structs.replace(e.config, **fields)) for e in job.engines)
+    return replace(job, engines=tuple(_within_limits(setup) for setup in changed))
+
+
+def _within_limits(setup: EngineSetup) -> EngineSetup:
+    state, most = setup.state, setup.config.max_num_seqs
+    if len(state.running) <= most:
+        return setup
+    back = tuple(replace(request, computed_tokens=0) for request in state.running[most:])
+    return replace(setup, state=replace(state, running=state.running[:most], waiting=back + state.waiting))
 
 
 def _role_cheaper(setup: EngineSetup, role: Role, factor: float) -> EngineSetup:

@@ -73,17 +73,9 @@ def changed(job: SimulationJob, question: Question, replications: int) -> Simula
     limits = {name: value for name in ("max_num_seqs", "max_num_batched_tokens") if (value := getattr(question, name))}
     if limits:
         job = with_config(job, **limits)
-        job = replace(job, engines=tuple(_within_limits(setup) for setup in job.engines))
     if question.engines is not None:
         job = replace(job, engines=resized(job.engines, question.engines - len(job.engines), 0.0))
     return job
-
-
-def _within_limits(setup: EngineSetup) -> EngineSetup:
-    """Of more running requests than the engine may run, the last ones wait again, as if they had been preempted."""
-    state, most = setup.state, setup.config.max_num_seqs
-    back = tuple(replace(request, computed_tokens=0) for request in state.running[most:])
-    return replace(setup, state=replace(state, running=state.running[:most], waiting=back + state.waiting))
 
 
 def _sharing(job: SimulationJob, ratio: float) -> SimulationJob:

@@ -15,6 +15,7 @@ from twin.engine.run import simulate
 from twin.engine.types import CarriedRequest, EngineState, Workload
 from twin.job import EngineSetup, FrontendOverheads
 from twin.replicate import most_tokens
+from twin.simulate import run
 from twin.sweep import sweep
 from twin.traffic.draw import Arrivals
 from twin.traffic.plan import Sources
@@ -256,3 +257,18 @@ def test_prompts_longer_than_the_pool_are_cut_in_a_replay() -> None:
     found = replay_window([EngineSetup("e0", small, COST)], arrivals, window_s=10.0)
     assert np.isfinite(found.latencies.e2e_s[0])
     assert most_tokens(small) == 305
+
+
+def test_a_smaller_batch_sends_requests_back_to_wait_and_loses_none() -> None:
+    running = tuple(CarriedRequest(isl_tokens=20, osl_tokens=9, arrival_ps=-1, computed_tokens=20) for _ in range(5))
+    waiting = (CarriedRequest(isl_tokens=30, osl_tokens=9, arrival_ps=-1),)
+    state = EngineState(running=running, waiting=waiting, step_left_ps=1)
+    plain = job()
+    crowded = replace(plain, engines=(replace(plain.engines[0], state=state),))
+    found = with_config(crowded, max_num_seqs=2)
+    after = found.engines[0].state
+    assert len(after.running) == 2
+    assert len(after.waiting) == 4
+    assert after.waiting[-1] == waiting[0]
+    assert run(found).simulated_requests > 0
+    assert with_config(crowded, max_num_seqs=5).engines[0].state == state
