@@ -28,6 +28,8 @@ DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 HOST_CATEGORIES = ("cuda_runtime", "cuda_driver", "hip_runtime")
 ANNOTATIONS = ("user_annotation", "gpu_user_annotation")
 UNKNOWN = "unknown"
+CLOCK_TICK_US = 1.0
+"""Stamps of a device are rounded: events that overlap by less do not."""
 
 _SUMS = r"\(sq(\d+)sk(\d+)sqsq(\d+)sqsk(\d+)\)"
 _VLLM_STEP = re.compile(rf"execute_(\d+)_context_(\d+){_SUMS}_generation_(\d+){_SUMS}")
@@ -42,12 +44,14 @@ class _Event(msgspec.Struct, frozen=True, gc=False):
     cat: str = ""
     ts: float = 0.0
     dur: float | None = None
+    pid: msgspec.Raw = msgspec.Raw(b"")
+    tid: msgspec.Raw = msgspec.Raw(b"")
     args: dict[str, msgspec.Raw] = {}
 
 
 class _Trace(msgspec.Struct, frozen=True, rename="camel"):
     trace_events: list[_Event]
-    base_time_nanoseconds: int = 0
+    base_time_nanoseconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,13 @@ class ProfiledStep:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A trace: its steps in order, device events outside of any, and the time of names no rule knows."""
+    """A trace: its steps in order, device events outside of any, and the time of names no rule knows.
+
+    `class_us` and `class_events` are of the whole trace. `busy_us` is time with at least one event on the device,
+    `window_us` from the first event's start to the last one's end. Events of one stream cannot overlap; where they do,
+    `overlapping_events` began before an earlier one of their stream had ended, by `overlap_us` in all. Without a time
+    base times count from an unknown start.
+    """
 
     steps: tuple[ProfiledStep, ...]
     device_events: int
@@ -75,6 +85,23 @@ class Profile:
     outside_class_us: dict[str, float]
     unknown_names: dict[str, float]
     rules_version: str
+    class_us: dict[str, float]
+    class_events: dict[str, int]
+    window_us: float
+    busy_us: float
+    overlapping_events: int
+    overlap_us: float
+    has_time_base: bool
+
+    @property
+    def total_us(self) -> float:
+        """Time of all device events."""
+        return sum(self.class_us.values())
+
+    @property
+    def unknown_ratio(self) -> float:
+        """Share of that time whose names no rule knows; 0 without any."""
+        return self.class_us.get(UNKNOWN, 0.0) / self.total_us if self.total_us else 0.0
 
 
 @dataclass(slots=True)
@@ -95,15 +122,17 @@ def read_profile(path: Path, rules: SpanRules | None = None) -> Profile:
     return profile_of(trace.trace_events, trace.base_time_nanoseconds, rules or SpanRules())
 
 
-def profile_of(events: Sequence[_Event], base_ns: int, rules: SpanRules) -> Profile:
-    """Steps of a trace's events; `base_ns` is added to all times."""
+def profile_of(events: Sequence[_Event], base_ns: int | None, rules: SpanRules) -> Profile:
+    """Steps of a trace's events; `base_ns` is added to all times (None: the trace does not tell)."""
     complete = [event for event in events if event.ph == "X" and event.dur is not None and event.dur >= 0.0]
     device = [event for event in complete if event.cat in DEVICE_CATEGORIES]
     host = [event for event in complete if event.cat in HOST_CATEGORIES]
     windows = _windows(complete)
     outside = _assign(device, host, windows, rules)
     unknown: Counter[str] = Counter()
-    steps = tuple(_step(window, base_ns, rules, unknown) for window in windows if window.device)
+    steps = tuple(_step(window, base_ns or 0, rules, unknown) for window in windows if window.device)
+    found = Counter(_class_of(event, rules) for event in device)
+    overlapping = _overlaps(device)
     return Profile(
         steps=steps,
         device_events=len(device),
@@ -111,6 +140,13 @@ def profile_of(events: Sequence[_Event], base_ns: int, rules: SpanRules) -> Prof
         outside_class_us=_class_us(outside, rules, unknown),
         unknown_names=dict(unknown.most_common(50)),
         rules_version=rules.version,
+        class_us=_class_us(device, rules, Counter()),
+        class_events=dict(sorted(found.items())),
+        window_us=_span_us(device),
+        busy_us=_busy_us(device),
+        overlapping_events=len(overlapping),
+        overlap_us=sum(overlapping),
+        has_time_base=base_ns is not None,
     )
 
 
@@ -190,10 +226,46 @@ def _step(window: _Window, base_ns: int, rules: SpanRules, unknown: Counter[str]
 def _class_us(events: Iterable[_Event], rules: SpanRules, unknown: Counter[str]) -> dict[str, float]:
     sums: dict[str, float] = defaultdict(float)
     for event in events:
-        found = SpanClass.COPY if event.cat != "kernel" else rules.classify(event.name)
-        if found in (SpanClass.LAUNCH, SpanClass.SYNC):
-            found = None  # rules of the host's calls; no device event is one
-        if found is None:
+        found = _class_of(event, rules)
+        if found == UNKNOWN:
             unknown[event.name[:120]] += round(event.dur or 0.0)
-        sums[UNKNOWN if found is None else found.value] += event.dur or 0.0
+        sums[found] += event.dur or 0.0
     return dict(sorted(sums.items()))
+
+
+def _class_of(event: _Event, rules: SpanRules) -> str:
+    """The class of a device event: copies by what they are, kernels by their names."""
+    found = SpanClass.COPY if event.cat != "kernel" else rules.classify(event.name)
+    if found is None or found in (SpanClass.LAUNCH, SpanClass.SYNC):
+        return UNKNOWN  # those are rules of the host's calls; no device event is one
+    return found.value
+
+
+def _span_us(device: Sequence[_Event]) -> float:
+    return max((_end_us(event) for event in device), default=0.0) - min((event.ts for event in device), default=0.0)
+
+
+def _busy_us(device: Sequence[_Event]) -> float:
+    """Length of the union of all events."""
+    busy, until = 0.0, float("-inf")
+    for event in sorted(device, key=lambda event: event.ts):
+        busy += max(_end_us(event) - max(event.ts, until), 0.0)
+        until = max(until, _end_us(event))
+    return busy
+
+
+def _overlaps(device: Sequence[_Event]) -> list[float]:
+    """By how much events began before an earlier one of their stream had ended, microseconds."""
+    until: dict[tuple[bytes, bytes], float] = {}
+    found = []
+    for event in sorted(device, key=lambda event: event.ts):
+        stream = bytes(event.pid), bytes(event.args.get("stream", event.tid))
+        over = until.get(stream, float("-inf")) - event.ts
+        if over > CLOCK_TICK_US:
+            found.append(min(over, event.dur or 0.0))
+        until[stream] = max(until.get(stream, float("-inf")), _end_us(event))
+    return found
+
+
+def _end_us(event: _Event) -> float:
+    return event.ts + (event.dur or 0.0)

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from twin.cost.taxonomy import SpanClass
 
-RULES_VERSION = 1
+RULES_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,18 @@ RULES: tuple[SpanRule, ...] = (
         SpanClass.COMMUNICATION,
     ),
     SpanRule(r"deep_?ep|nvshmem|internode|intranode|cross_device_reduce|custom_ar|multimem", SpanClass.COMMUNICATION),
+    # Libraries whose name says attention, with parts that are none.
+    SpanRule(
+        r"flashinfer::(sampling|norm|activation|rope|quant)|topkgating|flashinfer_kv_indices", SpanClass.ELEMENTWISE
+    ),
     # Copies and KV traffic. KV writes are copies; kernels that read the cache and multiply are attention.
-    SpanRule(r"^mem(cpy|set)|memcpy|memset(?!.*routing)|copy_blocks|swap_blocks|copy_page", SpanClass.COPY),
+    SpanRule(
+        r"^mem(cpy|set)|memcpy|(?<!routing_)memset(?!.*routing)|copy_blocks|swap_blocks|copy_page", SpanClass.COPY
+    ),
     SpanRule(
         r"reshape_and_cache|kv_?cache_?(write|store|copy|transfer)|store_kv|write_kv|concat_and_cache", SpanClass.COPY
     ),
-    SpanRule(r"set_kv_buffer|kv_transfer|offload|load_kv", SpanClass.COPY),
+    SpanRule(r"set_kv_buffer|kv_transfer|transfer_k(v|ernel)|offload|load_kv|load_and_reshape", SpanClass.COPY),
     # Attention, and the reductions that split attention needs.
     SpanRule(
         r"flash_?(fwd|bwd|attn|mla|infer)|flashinfer|fmha|paged_?attention|unified_attention", SpanClass.ATTENTION
@@ -45,17 +51,22 @@ RULES: tuple[SpanRule, ...] = (
         r"attention|attn|mla_|_mla|merge_state|reduce_segments|batchprefill|batchdecode|softmax.*qk",
         SpanClass.ATTENTION,
     ),
+    SpanRule(r"_fwd_(grouped_)?kernel_stage\d", SpanClass.ATTENTION),
+    # Convolutions, before their helpers that gather and permute.
+    SpanRule(r"implicit_?gemm|[hsi]cudnn_\d+x\d+|computeoffsets|[dw]grad|fprop", SpanClass.COMPUTE),
     # Routing and scattering of experts move and sort rows: not products, though named after them.
     SpanRule(
-        r"topk|moe_(align|sum|sort|permute)|bitmatrix|routing|scatter|gather|permute|argsort|histogram",
+        r"topk|moe_(align|sum|sort|permute)|bitmatrix|routing|scatter|gather|permute|argsort|histogram"
+        r"|sort_expert|expandinputrows|doactivation|finalizemoe",
         SpanClass.ELEMENTWISE,
     ),
     # Matrix products, in the names of their libraries.
     SpanRule(
-        r"gemm|gemv|matmul|cutlass|cublas|xmma|cijk_|wgmma|splitk|_mm_|dot_kernel|nvjet|deep_gemm", SpanClass.COMPUTE
+        r"gemm|gemv|matmul|cutlass|cublas|xmma|cijk_|wgmma|spl(i?)tk|_mm_|(^|_)bmm_|dot_kernel|nvjet|deep_gemm",
+        SpanClass.COMPUTE,
     ),
     SpanRule(
-        r"fused_moe|moe_kernel|expert|grouped_mm|marlin|awq|gptq|machete|conv(olution|_)|wgrad|dgrad|fprop",
+        r"fused_moe|fmoe|moe_kernel|expert|grouped_mm|marlin|awq|gptq|machete|conv(olution|_)",
         SpanClass.COMPUTE,
     ),
     # Everything that touches each element a few times.
@@ -68,7 +79,7 @@ RULES: tuple[SpanRule, ...] = (
         SpanClass.ELEMENTWISE,
     ),
     SpanRule(
-        r"bn_(fw|bw)|batch_?norm|pool|dropout|embedding|quant|cast|multi_tensor_apply|cumsum|sort|where",
+        r"bn_(fw|bw)|batch_?norm|pool|dropout|embedding|quant|cast|multi_tensor_apply|cumsum|kernel_scan|sort|where|bitmask|compute_position",
         SpanClass.ELEMENTWISE,
     ),
     # Host side.

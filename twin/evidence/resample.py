@@ -143,7 +143,7 @@ def run_length_s(sigma: float, block_s: float, half_width_ratio: float) -> float
     """How long to run for an interval of half this width, in log ratio, where one block strays by `sigma`.
 
     >>> run_length_s(0.1, 30.0, 0.05)
-    480.0
+    570.0
     """
     target = math.log1p(half_width_ratio)
     blocks = LEAST_BLOCKS
