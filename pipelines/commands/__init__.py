@@ -17,12 +17,14 @@ NAMES = (
     "import",
     "record",
     "replay",
+    "incident",
     "up",
     "watch",
     "web",
     "topics",
     "broker",
     "doctor",
+    "completion",
 )
 
 
