@@ -6,6 +6,7 @@ fewer futures, never by a clock; a process that dies is replaced, and the questi
 """
 
 import asyncio
+import contextlib
 import multiprocessing
 import time
 from collections import OrderedDict
@@ -64,8 +65,9 @@ class Asker:
         self._starting = asyncio.create_task(self._warm())
 
     async def _warm(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._pool, warm_up)
-        self.ready.set()
+        with contextlib.suppress(BrokenProcessPool):  # whoever asks is told
+            await asyncio.get_running_loop().run_in_executor(self._pool, warm_up)
+            self.ready.set()
 
     async def stop(self) -> None:
         """End the process at once."""

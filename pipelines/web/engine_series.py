@@ -1,11 +1,11 @@
 """Queues, KV blocks and busy time of a deployment's engines over time, from their steps or from counts between them.
 
-Sums over engines, the fullest one for KV. Law: a bucket tells what its own records and those before told; one that no
-engine told of has no row.
+Means over two seconds; sums over engines, the fullest one for KV. Law: a bucket tells what its own records told, and
+what was told before where they are silent; one of which no engine told has no row.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipelines.board import US_PER_S
 from pipelines.web.series import Rows
@@ -25,19 +25,19 @@ class EngineSeries:
     def __init__(self) -> None:
         self.rows = Rows(MAX_BUCKETS)
         self._kv_blocks: dict[str, int] = {}
-        self._last: dict[str, _Counts] = {}
+        self._told: dict[str, _Counts] = {}
         self._open: dict[int, _Bucket] = {}
         self._newest = 0
 
     @property
     def engines(self) -> int:
         """How many told of themselves."""
-        return len(self._last)
+        return len(self._told)
 
     def on_config(self, config: EngineConfig) -> None:
         """Learn how many blocks an engine has, or that it is gone."""
         if config.removed:
-            self._last.pop(config.engine, None)
+            self._told.pop(config.engine, None)
             self._kv_blocks.pop(config.engine, None)
         elif len(self._kv_blocks) < MAX_ENGINES:
             self._kv_blocks[config.engine] = max(config.kv_blocks - config.reserved_blocks, 1)
@@ -70,46 +70,77 @@ class EngineSeries:
         return self._open.setdefault(number, _Bucket())
 
     def _tell(self, bucket: "_Bucket", engine: str, counts: "_Counts") -> None:
-        before = self._last.get(engine)
-        if before is None:
-            if len(self._last) >= MAX_ENGINES:
+        if engine not in self._told:
+            if len(self._told) >= MAX_ENGINES:
                 return
-            before = (None, None, None)
-        waiting, running, kv_ratio = (old if new is None else new for new, old in zip(counts, before, strict=True))
-        self._last[engine] = (waiting, running, kv_ratio)  # type: ignore[assignment]
-        bucket.waiting, bucket.running = (
-            _sum(each[0] for each in self._last.values()),
-            _sum(each[1] for each in self._last.values()),
-        )
-        bucket.kv_ratio = max((each[2] for each in self._last.values() if each[2] is not None), default=None)
+            self._told[engine] = (None, None, None)
+        means = bucket.engines.setdefault(engine, _Means())
+        self._told[engine] = means.add(counts, self._told[engine])
 
     def _write(self) -> None:
         """Rows of the open buckets; one that still fills tells no share of its time."""
         for number in sorted(self._open):
             bucket = self._open[number]
+            counts = [bucket.mean_of(engine, before) for engine, before in self._told.items()]
             busy = saturated = None
             if bucket.busy_us is not None and number < self._newest:
-                busy = round(min(bucket.busy_us / (BUCKET_US * max(len(self._last), 1)), 1.0), 3)
+                busy = round(min(bucket.busy_us / (BUCKET_US * max(len(self._told), 1)), 1.0), 3)
                 saturated = round(min(bucket.saturated_us / max(bucket.busy_us, 1), 1.0), 3)
-            kv_ratio = None if bucket.kv_ratio is None else round(bucket.kv_ratio, 4)
-            self.rows.put(number * BUCKET_US, (bucket.waiting, bucket.running, kv_ratio, busy, saturated))
+            kv_ratio = max((each[2] for each in counts if each[2] is not None), default=None)
+            self.rows.put(
+                number * BUCKET_US,
+                (
+                    _sum(each[0] for each in counts),
+                    _sum(each[1] for each in counts),
+                    None if kv_ratio is None else round(kv_ratio, 4),
+                    busy,
+                    saturated,
+                ),
+            )
             if number <= self._newest - OPEN_BUCKETS:
                 del self._open[number]
 
 
-_Counts = tuple[int | None, int | None, float | None]
+_Counts = tuple[float | None, float | None, float | None]
 """Waiting, running and the KV ratio of one engine."""
 
 
 @dataclass(slots=True)
+class _Means:
+    """What one engine told in one bucket, on the mean over the times it told it."""
+
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    times: list[int] = field(default_factory=lambda: [0, 0, 0])
+
+    def add(self, counts: _Counts, before: _Counts) -> _Counts:
+        """Take counts; returns those known now, old ones where nothing new is told."""
+        for at, count in enumerate(counts):
+            if count is not None:
+                self.sums[at] += count
+                self.times[at] += 1
+        waiting, running, kv_ratio = (old if new is None else new for new, old in zip(counts, before, strict=True))
+        return waiting, running, kv_ratio
+
+    def means(self, before: _Counts) -> _Counts:
+        """Means, and what was told before where nothing was told in this bucket."""
+        waiting, running, kv_ratio = (
+            total / times if times else old for total, times, old in zip(self.sums, self.times, before, strict=True)
+        )
+        return waiting, running, kv_ratio
+
+
+@dataclass(slots=True)
 class _Bucket:
-    waiting: int | None = None
-    running: int | None = None
-    kv_ratio: float | None = None
     busy_us: int | None = None
     saturated_us: int = 0
+    engines: dict[str, _Means] = field(default_factory=dict)
+
+    def mean_of(self, engine: str, before: _Counts) -> _Counts:
+        """What an engine told in here, else before."""
+        means = self.engines.get(engine)
+        return before if means is None else means.means(before)
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
+def _sum(values: Iterable[float | None]) -> float | None:
     told = [value for value in values if value is not None]
-    return sum(told) if told else None
+    return round(sum(told), 2) if told else None

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelines.board import horizons_of, latency_of
 from pipelines.web.fleet import Fleet
+from pipelines.web.foresight import Foresight, breaches, foresight, warnings
 from pipelines.web.view import DeploymentView
 from schemas.forecasts import Forecast, HorizonForecast
 from schemas.slos import SloTarget
@@ -16,6 +17,8 @@ from twin.metrics import METRICS, QUANTILES
 
 SHOWN_ALERTS = 50
 SHOWN_SCORES = 30
+TREND_FORECASTS = 30
+MOST_WITH_TREND = 64
 
 Cursor = dict[str, int]
 """How far a reader has been told, by part."""
@@ -24,13 +27,15 @@ Cursor = dict[str, int]
 def fleet(known: Fleet) -> dict[str, Any]:
     """Every deployment in short, by name."""
     return {
-        "deployments": [summary(known.views[name]) for name in sorted(known.views)],
+        "deployments": [
+            summary(known.views[name], trend=len(known.views) <= MOST_WITH_TREND) for name in sorted(known.views)
+        ],
         "dead_letters": known.dead_letters,
         "left_out": known.left_out,
     }
 
 
-def summary(view: DeploymentView) -> dict[str, Any]:
+def summary(view: DeploymentView, *, trend: bool = True) -> dict[str, Any]:
     """One deployment in short. Risk and latency are of the worst and of the shortest horizon."""
     board = view.board
     forecast, fine = board.forecast, board.last.get("fine")
@@ -53,7 +58,15 @@ def summary(view: DeploymentView) -> dict[str, Any]:
         "headroom_ratio": fine.burst_headroom_ratio if fine else None,
         "alerts": [{"kind": alert.kind, "cause": alert.cause, "at_us": alert.at_us} for alert in view.firing],
         "actions": len(view.open_actions),
+        "trend": _trend(view) if trend else [],
     }
+
+
+def _trend(view: DeploymentView) -> list[tuple[float, float, float]]:
+    """Low, value and high of the newest forecasts of the target's latency over the shortest horizon, in order."""
+    return [
+        (low_s, value_s, high_s) for value_s, low_s, high_s, _ in list(view.board.bands.values())[-TREND_FORECASTS:]
+    ]
 
 
 def times(view: DeploymentView) -> dict[str, Any]:
@@ -97,6 +110,7 @@ def _revisions(view: DeploymentView) -> dict[str, int]:
         "changes": counted["changes"],
         "actions": counted["actions"],
         "setup": counted["setup"],
+        "foresight": view.observed.rows.revision + counted["alerts"],
     }
 
 
@@ -215,6 +229,17 @@ def _scores(view: DeploymentView, _: int) -> dict[str, Any]:
     }
 
 
+def _foresight(view: DeploymentView, _: int) -> Foresight | None:
+    """None without a target, or before a forecast tells which windows count."""
+    target = view.board.slo
+    if target is None or not view.observed.horizons_s or target.quantile not in QUANTILES:
+        return None
+    column = 1 + METRICS.index(target.metric) * len(QUANTILES) + QUANTILES.index(target.quantile)
+    seen = [(int(row[0] or 0), row[column]) for row in view.observed.rows.since(-1)]
+    now_us = view.board.newest_us
+    return foresight(breaches(seen, target.limit_s), warnings(view.board.alerts, now_us), now_us)
+
+
 def _setup(view: DeploymentView, _: int) -> dict[str, Any]:
     return {
         "targets": [_target(target) for target in view.board.targets],
@@ -250,4 +275,5 @@ _PARTS: dict[str, Callable[[DeploymentView, int], Any]] = {
         {"action": each.action, "ended": each.ended, "ended_us": each.ended_us} for each in view.actions.values()
     ],
     "setup": _setup,
+    "foresight": _foresight,
 }

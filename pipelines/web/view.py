@@ -102,8 +102,12 @@ class DeploymentView:
 
     @property
     def open_actions(self) -> list[Action]:
-        """Proposals that stand."""
-        return [standing.action for standing in self.actions.values() if not standing.ended]
+        """Proposals that stand: neither answered nor withdrawn nor expired."""
+        return [
+            standing.action
+            for standing in self.actions.values()
+            if not standing.ended and standing.action.expires_us >= self.board.newest_us
+        ]
 
     def _on_config(self, config: EngineConfig) -> None:
         self.engines.on_config(config)

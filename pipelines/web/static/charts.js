@@ -13,11 +13,15 @@ export function colour(name) {
 }
 
 /**
- * A chart. `lines`: [{label, colour, width, dash, points, unit, band: index of the lower line}], `y`: {log, unit, from, to}.
+ * A chart. `lines`: [{label, colour, width, dash, points, band: index of the lower line, fill}], `key`: [[kind, colour, text]], `read(values)`: text, `y`: {log, unit, from, to}.
  * `set({tables, span, now, marks, limits, summary})`: tables are [xs, ...ys] of which each line is one column, in order.
  */
 export class TimeChart {
-  constructor(label, { lines, y, height = 220 }) {
+  constructor(label, { lines, y, key, read, height = 220 }) {
+    this.read = read;
+    this.readout = h("output", {});
+    this.key = h("figcaption", { class: "key" },
+      key.map(([kind, shade, text]) => h("span", {}, h("i", { class: kind, style: { [kind === "area" || kind === "dots" ? "background" : "border-color"]: `var(--${shade})` } }), text)), this.readout);
     this.lines = lines;
     this.y = y;
     this.height = height;
@@ -26,7 +30,8 @@ export class TimeChart {
     this.frame = h("figure", { class: "chart", tabindex: 0, role: "group", "aria-roledescription": "chart", "aria-label": label,
       onkeydown: (event) => this.onKey(event) });
     this.nothing = h("p", { class: "empty" }, "Nothing to draw yet.");
-    this.frame.append(this.nothing);
+    this.frame.append(this.nothing, this.key);
+    this.key.hidden = true;
     this.sizes = new ResizeObserver(() => this.resize());
     this.sizes.observe(this.frame);
     this.scheme = matchMedia("(prefers-color-scheme: dark)");
@@ -58,8 +63,9 @@ export class TimeChart {
     const empty = data[0].length === 0;
     this.nothing.hidden = !empty;
     this.nothing.textContent = told.nothing ?? "Nothing to draw yet.";
+    this.key.hidden = empty;
     if (empty) { this.drop(); return; }
-    if (!this.plot) this.plot = new uPlot(this.options(), data, this.frame);
+    if (!this.plot) this.plot = new uPlot(this.options(), data, (plot, init) => { this.frame.insertBefore(plot.root, this.key); init(); });
     this.plot.setData(data, false);
     this.plot.setScale("x", { min: told.span[0], max: told.span[1] });
     if (told.summary) this.frame.setAttribute("aria-label", `${this.label}. ${told.summary}`);
@@ -90,16 +96,23 @@ export class TimeChart {
       height: this.height,
       padding: [12, 10, 0, 0],
       cursor: { sync: { key: SYNC.key, setSeries: false }, drag: { x: false, y: false }, points: { size: 7 } },
-      legend: { live: true, markers: { width: 2 } },
+      legend: { show: false },
       scales: { x: { time: true, auto: false }, y: this.scaleY() },
       axes: [
         { ...axis, space: 70, size: 34, values: (_, ticks) => ticks.map((t) => clock(t * 1e6).slice(0, this.told.span[1] - this.told.span[0] > 600 ? 5 : 8)) },
-        { ...axis, size: 62, space: 26, values: (_, ticks) => ticks.map((t) => (t === null ? null : this.y.unit(t))), ...(this.y.log ? { filter: decades } : {}) },
+        { ...axis, size: 62, space: 26, values: (_, ticks) => ticks.map((t) => (t === null ? null : this.y.unit(t))), ...(this.y.log ? { filter: decades, grid: { ...axis.grid, filter: decades } } : {}) },
       ],
-      series: [{ value: (_, t) => (t ? clock(t * 1e6) : "–"), label: "time" }, ...this.lines.map((line) => this.series(line))],
+      series: [{}, ...this.lines.map((line) => this.series(line))],
       bands: this.lines.flatMap((line, at) => (line.band === undefined ? [] : [{ series: [at + 1, line.band + 1], fill: colour(line.fill), dir: -1 }])),
-      hooks: { drawClear: [(plot) => this.drawFuture(plot)], draw: [(plot) => this.drawMarks(plot)] },
+      hooks: { setCursor: [(plot) => this.tell(plot)], drawClear: [(plot) => this.drawFuture(plot)], draw: [(plot) => this.drawMarks(plot)] },
     };
+  }
+
+  /** The numbers under the cursor, in words. */
+  tell(plot) {
+    const { idx } = plot.cursor;
+    const text = idx === null || idx === undefined ? "" : `${clock(plot.data[0][idx] * 1e6)}  ${this.read(plot.data.slice(1).map((column) => column[idx] ?? null))}`;
+    if (this.readout.textContent !== text) this.readout.textContent = text;
   }
 
   scaleY() {
@@ -126,7 +139,6 @@ export class TimeChart {
       dash: line.dash,
       spanGaps: line.span ?? false,
       points: line.points ? { show: true, size: line.points, fill: stroke, stroke, width: 0 } : { show: false },
-      value: (_, value) => (value === null || value === undefined ? "–" : (line.unit ?? this.y.unit)(value)),
     };
   }
 
@@ -166,10 +178,11 @@ export class TimeChart {
     const px = devicePixelRatio || 1;
     ctx.save();
     ctx.font = `${11 * px}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
     this.drawLimits(plot, px);
     ctx.textBaseline = "top";
     let free = -Infinity;
-    const marks = [...(this.told.marks ?? []), { at: this.told.now, colour: "faint", text: "now", dash: [2, 3] }];
+    const marks = [...this.told.marks, ...(this.told.now > this.told.span[0] ? [{ at: this.told.now, colour: "faint", text: "now", dash: [2, 3] }] : [])];
     for (const mark of marks.sort((a, b) => a.at - b.at)) {
       const x = Math.round(plot.valToPos(mark.at, "x", true)) + 0.5;
       if (x < left || x > left + width) continue;

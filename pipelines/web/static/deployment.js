@@ -20,11 +20,12 @@ export class DeploymentView {
     this.store = store;
     this.span_s = 900;
     this.when = h("p");
-    this.panels = [
-      new Headline(), new LatencyCharts(), new EngineCharts(), new Bottlenecks(), new Ceiling(), new Balance(),
-      new WhatIf(deployment, store), new Actions(), new Events(), new Scores(), new Ledger(), new Trust(),
-    ];
-    this.grid = h("div", { class: "grid" }, this.panels.flatMap((each) => each.roots));
+    const wide = [new Headline(), new LatencyCharts(), new EngineCharts(), new Bottlenecks(), new Ceiling(), new Balance(), new WhatIf(deployment, store)];
+    const left = [new Actions(), new Ledger()];
+    const right = [new Events(), new Scores(), new Trust()];
+    this.panels = [...wide, ...left, ...right];
+    const roots = (some) => some.flatMap((each) => each.roots);
+    this.grid = h("div", { class: "grid" }, roots(wide), h("div", { class: "stack" }, roots(left)), h("div", { class: "stack" }, roots(right)));
     this.waiting = h("p", { class: "empty" }, `Waiting for records of ${deployment} …`);
     this.grid.hidden = true;
     this.root = h("div", {},

@@ -4,10 +4,10 @@ import { panel } from "../dom.js";
 import { digits, percent } from "../format.js";
 import { TimeChart } from "../charts.js";
 
-const past = (label, colour, unit) => ({ label, colour, width: 1.75, unit });
-const ahead = (label, colour, fill, lower, unit) => [
-  { label: `${label} expected`, colour, width: 1.5, dash: [5, 4], unit },
-  { label: `${label} P95`, colour: null, width: 0, band: lower, fill, unit },
+const past = (label, colour) => ({ label, colour, width: 1.75 });
+const ahead = (label, colour, fill, lower) => [
+  { label: `${label} expected`, colour, width: 1.5, dash: [5, 4] },
+  { label: `${label} P95`, colour: null, width: 0, band: lower, fill },
 ];
 const whole = (value) => digits(value, value < 10 ? 2 : 3);
 const share = (value) => percent(value);
@@ -23,7 +23,9 @@ export class EngineCharts {
   constructor() {
     this.uses = ["engine_rows", "forecast", "alerts", "changes"];
     this.charts = SHOWN.map((each) => new TimeChart(each.title, {
-      lines: each.names.flatMap((name, at) => [past(name, COLOURS[at][0], each.unit), ...ahead(name, ...COLOURS[at], at * 3 + 1, each.unit)]),
+      lines: each.names.flatMap((name, at) => [past(name, COLOURS[at][0]), ...ahead(name, ...COLOURS[at], at * 3 + 1)]),
+      key: [...each.names.map((name, at) => ["line", COLOURS[at][0], name]), ["dash", "muted", "expected"], ["area", "band-edge", "up to its P95"]],
+      read: (values) => read(each, values),
       y: { unit: each.unit, from: 0, to: each.to },
     }));
     this.roots = SHOWN.map((each, at) => {
@@ -44,6 +46,14 @@ export class EngineCharts {
       this.charts[at].set({ tables, ...context, summary: summary(each, rows), nothing: "No engine has told of this yet." });
     });
   }
+}
+
+function read({ names, unit }, values) {
+  return names.map((name, at) => {
+    const [seen, mean, high] = values.slice(at * 3, at * 3 + 3);
+    if (seen !== null) return `${name} ${unit(seen)}`;
+    return mean === null ? "" : `${name} ${unit(mean)} expected, P95 ${unit(high)}`;
+  }).filter(Boolean).join("; ");
 }
 
 function pastTable(rows, column) {

@@ -7,13 +7,14 @@ const SHOWN = 4;
 
 export class Actions {
   constructor() {
-    this.uses = ["actions"];
-    this.panel = panel("Proposed actions", { width: "w6", note: "each was tried in the twin first: without it, and with it, on the same futures" });
+    this.uses = ["actions", "forecast"];
+    this.panel = panel("Proposed actions", { note: "each was tried in the twin first: without it, and with it, on the same futures" });
     this.roots = [this.panel.root];
   }
 
-  update({ actions = [] }) {
-    const shown = [...actions].sort((a, b) => Number(Boolean(a.ended)) - Number(Boolean(b.ended)) || b.action.at_us - a.action.at_us).slice(0, SHOWN);
+  update({ actions = [], now }) {
+    const told = actions.map((each) => (each.ended || each.action.expires_us >= now.newest_us ? each : { ...each, ended: "expired", ended_us: each.action.expires_us }));
+    const shown = told.sort((a, b) => Number(Boolean(a.ended)) - Number(Boolean(b.ended)) || b.action.at_us - a.action.at_us).slice(0, SHOWN);
     this.panel.body.replaceChildren(shown.length ? h("ul", { class: "actions-list" }, shown.map(one))
       : h("p", { class: "empty small" }, "Nothing is proposed."));
   }
@@ -55,7 +56,7 @@ function what(found) {
 export class Events {
   constructor() {
     this.uses = ["alerts", "changes"];
-    this.panel = panel("Alerts, deploys and other changes", { width: "w6", note: "newest first; the same marks stand in the charts" });
+    this.panel = panel("Alerts, deploys and other changes", { note: "newest first; the same marks stand in the charts" });
     this.roots = [this.panel.root];
   }
 

@@ -27,7 +27,7 @@ function risk({ forecast }) {
   const level = worst.breach_probability >= 0.5 ? "bad" : worst.breach_probability >= 0.1 ? "warn" : "good";
   const byHorizon = forecast.horizons.map((horizon) => {
     const most = Math.max(...horizon.slo_risks.map((one) => one.breach_probability));
-    return `${horizon.horizon_s} s ${chance(most)}`;
+    return `${horizon.horizon_s} s ${chance(most)}`.replaceAll(" ", "\u00a0");
   }).join(", ");
   return card("Breach risk", chance(worst.breach_probability), level, `${quantileName(worst.metric, worst.quantile)} over ${seconds(worst.limit_s)}`, `next ${byHorizon}`);
 }

@@ -5,11 +5,17 @@ import { METRIC_NAMES, quantileName, seconds } from "../format.js";
 import { TimeChart } from "../charts.js";
 
 const LINES = [
-  { label: "low", colour: "band-edge", width: 0.75, unit: seconds },
-  { label: "high", colour: "band-edge", width: 0.75, band: 0, fill: "band", unit: seconds },
-  { label: "forecast", colour: "accent", width: 2, unit: seconds },
-  { label: "happened", colour: "seen", width: 1.5, points: 4.5, unit: seconds },
+  { label: "low", colour: "band-edge", width: 0.75 },
+  { label: "high", colour: "band-edge", width: 0.75, band: 0, fill: "band" },
+  { label: "forecast", colour: "accent", width: 2 },
+  { label: "happened", colour: "seen", width: 1.5, points: 4.5 },
 ];
+const KEY = [["area", "band-edge", "interval as forecast"], ["line", "accent", "forecast"], ["dots", "seen", "happened"], ["dash", "slo", "target"]];
+
+function read([low, high, value, seen]) {
+  const forecast = value === null ? "" : `forecast ${seconds(value)} (${seconds(low)} to ${seconds(high)})`;
+  return [forecast, seen === null ? "" : `happened ${seconds(seen)}`].filter(Boolean).join(", ");
+}
 const METRICS = ["ttft_s", "tpot_s", "e2e_s"];
 
 export class LatencyCharts {
@@ -18,7 +24,7 @@ export class LatencyCharts {
     this.quantile = 0.95;
     this.horizon_s = null;
     this.charts = METRICS.map((metric) => new TimeChart(`${METRIC_NAMES[metric]}: forecast and what happened`, {
-      lines: LINES, y: { log: true, unit: seconds }, height: metric === "ttft_s" ? 300 : 220,
+      lines: LINES, key: KEY, read, y: { log: true, unit: seconds }, height: metric === "ttft_s" ? 300 : 220,
     }));
     this.panels = METRICS.map((metric, at) => {
       const made = panel(`${METRIC_NAMES[metric]} as forecast, and as it happened`, { width: at ? "w6" : "" });

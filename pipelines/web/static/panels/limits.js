@@ -3,7 +3,7 @@
 import { h, panel, svg, table } from "../dom.js";
 import { chance, change, digits, interval, percent, words } from "../format.js";
 
-const SHOWN = 8;
+const SHOWN = 6;
 
 /** A horizontal bar from 0 to `value` of `most`, with an interval. */
 function bar(name, value, text, { low, high, most, kind = "", below = null }) {

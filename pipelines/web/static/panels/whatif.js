@@ -16,6 +16,12 @@ const LINES = [
   { label: "what if P95", colour: null, band: 1, fill: "band" },
 ];
 
+const KEY = [["dash", "faint", "waiting as it is"], ["line", "accent", "waiting what if"], ["area", "band-edge", "up to its P95"]];
+
+function read([base, changed, high]) {
+  return base === null ? "" : `as it is ${digits(base)}, what if ${digits(changed)} (P95 ${digits(high)}) waiting`;
+}
+
 export class WhatIf {
   constructor(deployment, store) {
     this.deployment = deployment;
@@ -24,8 +30,8 @@ export class WhatIf {
     this.panel = panel("What if", { note: "moves are answered at once, from the state that the worker stored last" });
     this.roots = [this.panel.root];
     this.chosen = { rate: 1, engines: null, batch: 1, hit: null };
-    this.chart = new TimeChart("Requests waiting, as it is and what if", { lines: LINES, y: { unit: (value) => digits(value, 3), from: 0 }, height: 190 });
-    this.words = h("p", { class: "note", role: "status" }, "Move a slider to ask.");
+    this.chart = new TimeChart("Requests waiting, as it is and what if", { lines: LINES, key: KEY, read, y: { unit: (value) => digits(value, 3), from: 0 }, height: 285 });
+    this.words = h("p", { class: "note", role: "status" }, "Asking …");
     this.numbers = h("div");
     this.answer = h("div", { class: "answer" }, this.numbers, this.chart.frame, this.words);
     this.reset = h("button", { type: "button", disabled: true, onclick: () => this.clear() }, "As it is");
@@ -33,18 +39,30 @@ export class WhatIf {
     this.panel.body.append(h("div", { class: "whatif" }, this.sliders, this.answer));
     this.chart.nothing.textContent = "The queue ahead is drawn here.";
     this.known = "";
+    this.inSight = false;
+    this.sight = new IntersectionObserver((entries) => { this.inSight = entries.at(-1).isIntersecting; if (this.inSight) this.renew(); });
+    this.sight.observe(this.panel.root);
   }
 
   destroy() {
     this.chart.destroy();
     this.asking?.abort();
+    this.sight.disconnect();
+  }
+
+  /** Ask again when there is a newer forecast, and so perhaps a newer state, if anybody can see the answer. */
+  renew() {
+    const as_of_us = this.store.parts.forecast?.as_of_us;
+    if (!this.inSight || !this.now || !as_of_us || as_of_us === this.renewed_us) return;
+    this.renewed_us = as_of_us;
+    this.ask();
   }
 
   update({ setup, forecast }) {
     const engines = forecast?.engines || forecast?.balance.length || setup?.engines.length || 0;
     const seqs = setup?.engines[0]?.max_num_seqs ?? null;
     const key = `${engines}/${seqs}`;
-    if (!engines || key === this.known) return;
+    if (!engines || key === this.known) { this.renew(); return; }
     this.known = key;
     this.now = { engines, seqs };
     this.chosen.engines = engines;
@@ -56,6 +74,7 @@ export class WhatIf {
       hit: slider("Prefix cache hit ratio", HITS, null, (value) => (value === null ? "as seen" : percent(value)), (value) => this.set({ hit: value })),
     };
     this.sliders.replaceChildren(...Object.values(this.inputs).map((each) => each.root), this.reset);
+    this.renew();
   }
 
   set(change_) {
