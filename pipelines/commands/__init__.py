@@ -14,6 +14,7 @@ NAMES = (
     "calibrate",
     "simulate",
     "sweep",
+    "evidence",
     "import",
     "record",
     "replay",

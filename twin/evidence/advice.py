@@ -7,7 +7,7 @@ advice is titled a hypothesis.
 from collections.abc import Iterable, Sequence
 
 from schemas.evidence import Advice, ClassChange, Fact, Grade, Hypothesis
-from twin.evidence.classes import UNKNOWN, title_of
+from twin.evidence.class_guide import UNKNOWN, title_of
 from twin.evidence.sensitivity import TOGETHER
 
 GOOD: tuple[Grade, ...] = ("A", "B")
@@ -50,6 +50,10 @@ def finding(
     lead: Hypothesis | None, facts: Iterable[Fact], user_changed: bool, *, tried: str = "", carried: str = ""
 ) -> str:
     """What happened, in one sentence with its figures."""
+    facts = tuple(facts)
+    if not any(fact.level == "request" for fact in facts):
+        said = (lead.statement if lead is not None else "", carried, "whether it reached users was not measured")
+        return "; ".join(part for part in said if part)
     if not user_changed:
         return "no latency that a user feels changed by more than noise"
     moved = [
@@ -66,6 +70,11 @@ def finding(
 
 def advise(lead: Hypothesis | None, facts: Sequence[Fact], grade: Grade, user_changed: bool) -> Advice:
     """The advice under its title."""
+    if not any(fact.level == "request" for fact in facts):
+        return Advice(
+            title="No recommendation",
+            text="measure requests of both sides first: kernel time alone does not say what users feel",
+        )
     if not user_changed:
         return Advice(title="No recommendation", text="keep things as they are: nothing changed beyond noise")
     if lead is None:

@@ -20,8 +20,8 @@ from twin.evidence.hypotheses import Differences, Guess, hypotheses
 from twin.evidence.measure import OFFERED, Judging, Measured, measure
 from twin.evidence.profile import KernelProfile, kernel_classes, kernel_facts
 from twin.evidence.sensitivity import TOGETHER, Simulated, not_simulated, simulate
-from twin.evidence.simulate import STEP, FittedCosts, Twin, engine_differences
 from twin.evidence.traps import Trap, traps_of
+from twin.evidence.twin_runs import STEP, FittedCosts, Twin, engine_differences
 from twin.evidence.window import Window
 from twin.evidence.work import StepWork, class_changes, role_levels, work_of
 from twin.known.run import Routing

@@ -11,7 +11,7 @@ from typing import Any
 from schemas.base import LATEST_US
 from schemas.evidence import Boundary, ClassChange, Evidence, EvidenceLevel, Fact
 from twin.evidence.advice import advise, finding, leading, not_shown
-from twin.evidence.classes import title_of
+from twin.evidence.class_guide import title_of
 from twin.evidence.experiments import Covered, plan
 from twin.evidence.grade import FIELDS, Basis, Standing, grade
 from twin.evidence.hypotheses import PREFIX_SETTING, Differences, hypotheses

@@ -11,7 +11,7 @@ from typing import Any
 
 from twin.cost.shape import Role
 from twin.cost.taxonomy import SpanClass
-from twin.evidence.classes import GUIDE, UNKNOWN
+from twin.evidence.class_guide import GUIDE, UNKNOWN
 from twin.known.variants import plain_value
 
 CLOSE_HIT_RATIO = 0.05

@@ -7,15 +7,16 @@ not counted as falling out by the tighter one; nothing falls out of a limit that
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from schemas.evidence import Advice, ClassChange, Evidence, Hypothesis, SimulatedEffect
+from schemas.evidence import Advice, ClassChange, Evidence, Experiment, Hypothesis, SimulatedEffect
 from schemas.slos import SloTarget
 from twin.cost.effects import Change, changed
 from twin.cost.roofline import Roofline
 from twin.cost.shape import StepShape
 from twin.cost.tables import MeasuredCosts
 from twin.cost.taxonomy import SpanClass
-from twin.evidence.experiments import Covered, plan
-from twin.evidence.grade import Basis, grade
+from twin.evidence.experiments import ASSUMED_SIGMA
+from twin.evidence.grade import LEAST_REPEATS, Basis, grade
+from twin.evidence.resample import run_length_s
 from twin.graph.operators import OperatorGraph
 from twin.graph.timeline import step_s
 from twin.known.points import FULL, Point
@@ -23,6 +24,8 @@ from twin.known.verdict import limit_text
 from twin.settings import TWINCAST_VERSION
 
 _NOTHING = 1e-9
+MARGIN_RATIO = 0.1
+"""Half width of the interval that a run at the edge of a limit needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,6 @@ def chain_of_limits(case: LimitCase) -> Evidence:
     basis = Basis(levels={}, simulated="prior")
     graded = grade(basis)
     classes = _growth(case, found)
-    experiments, _ = plan(basis, graded, Covered(about_prefix=False))
     hypothesis = Hypothesis(
         code="limit",
         statement=_statement(case, found),
@@ -106,7 +108,7 @@ def chain_of_limits(case: LimitCase) -> Evidence:
         span_classes=hypothesis.span_classes,
         classes=classes,
         hypotheses=(hypothesis,),
-        experiments=experiments,
+        experiments=tuple(_run_of(case, point) for point in _edge(found, case)),
         not_shown=("measured latency: nothing was run on this hardware", "stability: a prior knows no noise"),
         assumptions=case.assumptions,
         twincast_version=TWINCAST_VERSION,
@@ -135,10 +137,32 @@ def _statement(case: LimitCase, found: Fallen) -> str:
 
 
 def _refuted_by(case: LimitCase, found: Fallen) -> str:
-    edge = [points[place].name for points, place in ((found.stays, -1), (found.falls_out, 0)) if points]
+    names = " and of ".join(point.name for point in _edge(found, case))
     return (
-        f"a full-batch run of {' and of '.join(edge) or case.points[0].name} on this hardware: if"
+        f"a full-batch run of {names} on this hardware: if"
         f" {limit_text(case.tight)} does not part them, the prior is wrong"
+    )
+
+
+def _edge(found: Fallen, case: LimitCase) -> tuple[Point, ...]:
+    """The last that stays and the first that falls out: where the prior is put to the test."""
+    both = [points[place] for points, place in ((found.stays, -1), (found.falls_out, 0)) if points]
+    return tuple(both) or case.points[:1]
+
+
+def _run_of(case: LimitCase, point: Point) -> Experiment:
+    """A full batch of one candidate, measured."""
+    return Experiment(
+        prefix_cache="as it is",
+        hit_ratio="as it is",
+        chunk="default",
+        prefill="mixed with decode",
+        instrumentation=("requests with first and last token", "engine steps", "kernel trace"),
+        repeats=LEAST_REPEATS,
+        why=f"{point.name} with a full batch: does it hold {limit_text(case.tight)}",
+        run_s=run_length_s(ASSUMED_SIGMA, 30.0, MARGIN_RATIO),
+        run_basis=f"for an interval of +-{MARGIN_RATIO * 100:.0f} %; a block of 30 s strays by"
+        f" {ASSUMED_SIGMA * 100:.0f} % (assumed)",
     )
 
 

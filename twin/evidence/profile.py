@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from schemas.evidence import Boundary, ClassChange, Fact, Side
-from twin.evidence.classes import UNKNOWN
+from twin.evidence.class_guide import UNKNOWN
 
 UNCLASSIFIED_LIMIT_RATIO = 0.05
 LEAST_EXPLAINED_RATIO = 0.5

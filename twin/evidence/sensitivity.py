@@ -15,7 +15,7 @@ from schemas.slos import SloTarget
 from twin.evidence.hypotheses import PREFIX_SETTING, Guess, Turn
 from twin.evidence.measure import Measured
 from twin.evidence.resample import Change, student_975
-from twin.evidence.simulate import CEILING, PREFILL, STEP, Figures, Twin, ratios
+from twin.evidence.twin_runs import CEILING, PREFILL, STEP, Figures, Twin, ratios
 from twin.known.variants import CONFIG_FIELDS, plain_value
 from twin.known.verdict import limit_text
 from twin.metrics import FloatArray

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from schemas.evidence import ClassChange, EvidenceLevel, Fact
-from twin.evidence.classes import UNKNOWN, title_of
+from twin.evidence.class_guide import UNKNOWN, title_of
 from twin.evidence.profile import LEAST_EXPLAINED_RATIO, UNCLASSIFIED_LIMIT_RATIO
 
 

@@ -15,7 +15,7 @@ from twin.cost.block import StepBlock
 from twin.cost.frozen import PS_PER_S, FrozenStepCost, RoleCost
 from twin.cost.shape import Role
 from twin.cost.taxonomy import SpanClass
-from twin.evidence.classes import UNKNOWN
+from twin.evidence.class_guide import UNKNOWN
 from twin.evidence.window import Window
 from twin.metrics import BoolArray, FloatArray
 
