@@ -70,7 +70,7 @@ def bars(rows: Sequence[Bar], name: str) -> str:
         return ""
     height = ROW * 1.5 * len(rows) + 12
     parts = [_open(height, name)]
-    scale = (_PLOT - 90) / most
+    scale = (_PLOT - 60 - 6 * max(len(row.unit) for row in rows)) / most
     for place, row in enumerate(rows):
         y = 8 + ROW * 1.5 * place
         parts.append(f'<text class="label" x="{LABEL - 10}" y="{y + 20:.1f}">{escape(row.label)}</text>')
@@ -98,10 +98,14 @@ def _axis(low: float, high: float, height: float, zero: float, x: Place) -> list
         at = x(number * step)
         parts.append(
             f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="8" y2="{height - 32}"/>'
-            f'<text class="tick" x="{at:.1f}" y="{height - 14}">{number * step * 100:+.0f} %</text>'
+            f'<text class="tick" x="{at:.1f}" y="{height - 14}">{_tick(number * step)}</text>'
         )
     parts.append(f'<line class="zero" x1="{zero:.1f}" x2="{zero:.1f}" y1="8" y2="{height - 32}"/>')
     return parts
+
+
+def _tick(ratio: float) -> str:
+    return f"{ratio * 100:+.0f} %" if ratio else "0"
 
 
 def _mark(part: tuple[float, float | None, float | None], name: str, y: float, x: Place) -> list[str]:

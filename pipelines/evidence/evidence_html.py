@@ -4,7 +4,7 @@ Laws: the grade, what it lacks and the refuting experiment stand before the advi
 """
 
 from collections.abc import Iterable
-from html import escape
+from html import escape as escaped
 
 from pipelines.evidence import evidence_tables as tables
 from pipelines.evidence.evidence_charts import Bar, ChangeRow, bars, changes
@@ -36,15 +36,15 @@ def html_page(found: Evidence) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f'<link rel="icon" href="data:,"><title>{escape(found.title)}</title><style>{STYLE}</style></head>'
+        f'<link rel="icon" href="data:,"><title>{_text(found.title)}</title><style>{STYLE}</style></head>'
         f"<body><main>{body}</main></body></html>\n"
     )
 
 
 def _head(found: Evidence) -> str:
     return (
-        f"<header><h1>{escape(found.title)}</h1><p class=sides>{escape(found.base)} <b>&rarr;</b>"
-        f" {escape(found.candidate)}</p></header>"
+        f"<header><h1>{_text(found.title)}</h1><p class=sides>{_text(found.base)} <b>&rarr;</b>"
+        f" {_text(found.candidate)}</p></header>"
     )
 
 
@@ -52,26 +52,27 @@ def _verdict(found: Evidence) -> str:
     """Grade, missing, refuting experiment; then the advice."""
     missing = _items(found.missing) if found.missing else "<p>Nothing.</p>"
     risks = f"<h3>Risks</h3>{_items(found.advice.risks)}" if found.advice.risks else ""
-    names = escape(joined(map(title_of, found.span_classes)))
+    names = _text(joined(map(title_of, found.span_classes)))
     classes = f"<p class=quiet>Classes: {names}</p>" if found.span_classes else ""
     kind = "good" if found.advice.title == "Recommendation" else "open"
     letter = f'<div class="letter g{found.grade}" title="grade {found.grade}">{found.grade}</div>'
-    finding = f"<p class=finding>{escape(_sentence(found.finding))}</p>"
+    finding = f"<p class=finding>{_text(_sentence(found.finding))}</p>"
     return (
         f'<section class="card grade">{letter}<div>{finding}{classes}{_items(found.grade_reasons)}</div></section>'
         f'<section class="pair"><div class=card><h2>Missing for one grade higher</h2>{missing}</div>'
-        f"<div class=card><h2>What would refute it</h2><p>{escape(_sentence(found.refuted_by))}</p></div></section>"
-        f'<section class="card advice {kind}"><h2>{escape(found.advice.title)}</h2>'
-        f"<p>{escape(_sentence(found.advice.text))}</p>{risks}</section>"
+        f"<div class=card><h2>What would refute it</h2><p>{_text(_sentence(found.refuted_by))}</p></div></section>"
+        f'<section class="card advice {kind}"><h2>{_text(found.advice.title)}</h2>'
+        f"<p>{_text(_sentence(found.advice.text))}</p>{risks}</section>"
     )
 
 
 def _facts(found: Evidence) -> str:
     if not found.facts:
         return "<section><h2>Facts</h2><p class=quiet>Nothing was measured.</p></section>"
+    told = [fact for fact in found.facts if fact.low_ratio is not None] or found.facts
     rows = [
         ChangeRow(fact_name(fact), (fact.change_ratio, fact.low_ratio, fact.high_ratio))
-        for fact in found.facts
+        for fact in told
         if fact.change_ratio is not None
     ]
     chart = _figure(changes(rows, found.noise_floor_ratio, "changes of facts"))
@@ -82,7 +83,7 @@ def _facts(found: Evidence) -> str:
         if sampled.rows
         else ""
     )
-    noise = f"<p class=quiet>{escape(noise_text(found))}</p>"
+    noise = f"<p class=quiet>{_text(noise_text(found))}</p>"
     return f"<section><h2>Facts</h2>{noise}{chart}{_table(tables.facts(found))}{events}</section>"
 
 
@@ -135,8 +136,8 @@ def _sensitivity(found: Evidence) -> str:
 def _experiments(found: Evidence) -> str:
     if not found.experiments:
         return ""
-    record = f"<p>Record besides: {escape(joined(tables.record_besides(found)))}.</p>"
-    basis = f"<p class=quiet>Run length {escape(found.experiments[0].run_basis)}.</p>"
+    record = f"<p>Record besides: {_text(joined(tables.record_besides(found)))}.</p>"
+    basis = f"<p class=quiet>Run length {_text(found.experiments[0].run_basis)}.</p>"
     return f"<section><h2>Next experiment</h2>{record}{_table(tables.experiments(found))}{basis}</section>"
 
 
@@ -152,7 +153,7 @@ def _lists(found: Evidence) -> str:
 
 
 def _items(texts: Iterable[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ul>"
+    return f"<ul>{''.join(f'<li>{_text(text)}</li>' for text in texts)}</ul>"
 
 
 def _table(table: ReportTable) -> str:
@@ -161,7 +162,7 @@ def _table(table: ReportTable) -> str:
 
     def cell(tag: str, place: int, text: str) -> str:
         kind = ' class="n"' if place in table.numeric else ""
-        return f"<{tag}{kind}>{escape(text)}</{tag}>"
+        return f"<{tag}{kind}>{_text(text)}</{tag}>"
 
     top = "".join(cell("th", place, text) for place, text in enumerate(table.head))
     rows = ("".join(cell("td", place, text) for place, text in enumerate(row)) for row in table.rows)
@@ -171,6 +172,10 @@ def _table(table: ReportTable) -> str:
 
 def _figure(svg: str) -> str:
     return f"<figure>{svg}</figure>" if svg else ""
+
+
+def _text(text: str) -> str:
+    return escaped(text.replace("->", "\N{RIGHTWARDS ARROW}").replace("<=", "\N{LESS-THAN OR EQUAL TO}"))
 
 
 def _sentence(text: str) -> str:

@@ -45,13 +45,15 @@ def is_trace(path: Path) -> bool:
 def read_window(path: Path, bounds: str | None = None, deployment: str | None = None) -> ReadWindow:
     """A recording, or the part between `FROM:TO` seconds from its start. Raises ConfigError."""
     source = read_source([path], deployment=deployment)
-    starts = [rows[-1].start_us for rows in source.steps.values() if rows]
-    end_s = max([float(source.requests.arrived_s[-1]), *((us - source.requests.t0_us) / 1e6 for us in starts)])
+    requests = source.requests
+    last_us = [rows[-1].at_us for rows in source.steps.values() if rows]
+    ends_s = requests.last_s[np.isfinite(requests.last_s)]
+    end_s = max(*requests.arrived_s[-1:], *ends_s, *((us - requests.t0_us) / 1e6 for us in last_us), 0.0)
     whole = Window(
         source=source.name,
         deployment=source.deployment,
         from_s=0.0,
-        to_s=end_s + 1e-6,
+        to_s=float(end_s) + 1e-6,
         requests=source.requests,
         members=np.ones(len(source.requests), np.bool_),
         steps=source.steps,

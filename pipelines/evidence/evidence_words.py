@@ -65,7 +65,7 @@ def fact_name(fact: Fact) -> str:
 def class_name(row: ClassChange) -> str:
     """A class for people; a fitted launch class is all that a step costs whatever is in it."""
     if row.origin == "fitted" and row.span_class == "launch":
-        return "launch/runtime and all else that is fixed per step"
+        return "fixed per step (launch, runtime)"
     if row.origin == "fitted" and row.span_class == UNKNOWN:
         return "beside the fit"
     return title_of(row.span_class)

@@ -4,7 +4,7 @@ Laws: without a change beyond noise, or where only the traffic differs, there is
 advice is titled a hypothesis.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from schemas.evidence import Advice, ClassChange, Fact, Grade, Hypothesis
 from twin.evidence.class_guide import UNKNOWN, title_of
@@ -33,9 +33,11 @@ def leading(hypotheses: Sequence[Hypothesis]) -> Hypothesis | None:
     return next((each for each in hypotheses if each.code != TOGETHER), None)
 
 
-def carried_by(classes: Sequence[ClassChange]) -> str:
-    """Which class carries most of the change, on the level nearest to the kernels; empty where none does."""
+def carried_by(classes: Sequence[ClassChange], void: Container[str] = ()) -> str:
+    """Which class carries most of the change, on the level nearest to the kernels that is not void; empty for none."""
     for level in ("kernel", "engine"):
+        if level in void:
+            continue
         rows = [row for row in classes if row.level == level and row.share_of_change_ratio is not None]
         if rows:
             most = max(rows, key=lambda row: row.share_of_change_ratio or 0.0)

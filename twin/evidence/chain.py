@@ -79,7 +79,7 @@ def chain(asked: Comparison) -> Evidence:
         missing=graded.missing,
         refuted_by=lead.refuted_by if lead is not None else "the same comparison with larger windows, or repeated",
         advice=advise(lead, facts, graded.grade, measured.user_changed),
-        finding=finding(lead, facts, measured.user_changed, carried=carried_by(classes)),
+        finding=finding(lead, facts, measured.user_changed, carried=carried_by(classes, basis.voids)),
         span_classes=lead.span_classes if lead is not None and measured.user_changed else (),
         boundaries=_boundaries(asked),
         facts=facts,

@@ -3,12 +3,16 @@
 Law: a trap names the figures it is about and the level that it voids.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from schemas.evidence import ClassChange, EvidenceLevel, Fact
 from twin.evidence.class_guide import UNKNOWN, title_of
 from twin.evidence.profile import LEAST_EXPLAINED_RATIO, UNCLASSIFIED_LIMIT_RATIO
+
+APART_RATIO = 0.5
+"""Levels of one run that move further apart than this were not sampled over the same work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,7 @@ class Trap:
 
 def traps_of(facts: Sequence[Fact], classes: Sequence[ClassChange]) -> tuple[Trap, ...]:
     """All traps of some facts and classes."""
-    return (*_populations(facts), *_unattributed(facts, classes), *_unclassified(classes))
+    return (*_populations(facts), *_unattributed(facts, classes), *_unclassified(classes), *_other_work(facts))
 
 
 def explained_ratio(facts: Sequence[Fact], classes: Sequence[ClassChange]) -> float | None:
@@ -85,6 +89,22 @@ def _unattributed(facts: Sequence[Fact], classes: Sequence[ClassChange]) -> list
             "kernel",
             f"totals of the classes behind the other {(1 - ratio) * 100:.0f} % of the kernel time (elementwise, copy,"
             " communication), or the traces themselves",
+        )
+    ]
+
+
+def _other_work(facts: Sequence[Fact]) -> list[Trap]:
+    """Kernel time per step that moves apart from the step itself was sampled over other work."""
+    by_name = {fact.name: fact.change_ratio for fact in facts if not fact.group}
+    kernel, step = by_name.get("kernel time per step"), by_name.get("step")
+    if kernel is None or step is None or abs(math.log((1.0 + kernel) / (1.0 + step))) < math.log(1.0 + APART_RATIO):
+        return []
+    return [
+        Trap(
+            f"kernel time per step changed by {kernel * 100:+.0f} %, the steps themselves by {step * 100:+.0f} %: the"
+            " profiles were not taken of these runs",
+            "kernel",
+            "kernel traces taken during these very runs",
         )
     ]
 
