@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import json
 import signal
 import sys
 
@@ -15,6 +16,7 @@ from pipelines.settings import Settings
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See `twincast broker --help`."""
     parser.add_argument("--no-topics", action="store_true", help="do not create the topics")
+    parser.add_argument("--json", action="store_true", help="tell the address as one JSON object")
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
@@ -30,7 +32,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         if not args.no_topics:
             asyncio.run(_create(settings, place))
         with noted(settings.cache_dir, place):
-            print(bootstrap, flush=True)
+            print(json.dumps({"bootstrap": str(bootstrap)}) if args.json else bootstrap, flush=True)
             _tell(f"export TWINCAST_BOOTSTRAP={bootstrap}   (Ctrl-C stops it)")
             try:
                 signal.pause()

@@ -20,6 +20,7 @@ from pipelines.progress import progress_bar
 from pipelines.replays import Replayed, calibrate, replay_windows
 from pipelines.settings import Settings
 from pipelines.simulation_text import plain_console
+from pipelines.whole_file import write_whole
 from twin.bias import ROLES, StepBias, Trend
 from twin.simulate import run as simulate
 from twin.traffic.scenarios import BASELINE
@@ -49,13 +50,13 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         raise ConfigError(f"no window has closed in the last {args.since}; a window needs two minutes of records")
     bias, trends = calibrate(recent)
     account = _account(recent, bias, trends)
-    _print(account)
-    if args.json is not None:
-        data = msgspec.json.format(msgspec.json.encode(account), indent=1) + b"\n"
-        if str(args.json) == "-":
-            sys.stdout.write(data.decode())
-        else:
-            args.json.write_bytes(data)
+    data = msgspec.json.format(msgspec.json.encode(account), indent=1) + b"\n"
+    if str(args.json) == "-":
+        sys.stdout.write(data.decode())
+    else:
+        _print(account)
+        if args.json is not None:
+            write_whole(args.json, data)
     return EXIT_GROWS if account["grows"] else 0
 
 

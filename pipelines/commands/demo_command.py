@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
 from pipelines.demo import DEFAULT_SPEED, DemoOptions, demo
@@ -19,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recording", type=Path, metavar="DIR", help="another recording than the bundled ramp")
     parser.add_argument("--cold", action="store_true", help="begin without what was learned before")
     parser.add_argument("--web", default="", metavar="[HOST:]PORT", help="serve the page there meanwhile")
+    parser.add_argument("--json", action="store_true", help="only the account at the end, as one JSON object")
     parser.add_argument("--slo", action="append", metavar="M:Q:S", help=f"target, such as {DEFAULT_SLO} (the default)")
 
 
@@ -32,12 +34,14 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         seconds=args.seconds,
         web=args.web,
     )
-    console = Console()
+    console = Console(stderr=args.json)
     try:
         summary = demo(settings, options, console)
     except KeyboardInterrupt:
         console.print("stopped")
         return 0
-    for line in summary.lines():
+    if args.json:
+        print(msgspec.json.encode(summary).decode())
+    for line in () if args.json else summary.lines():
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return 0 if summary.balanced and summary.forecasts else 1

@@ -8,11 +8,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from pipelines.broker import choose_broker
+from pipelines.checkup import Finding, judge, look_at
 from pipelines.errors import ConfigError
 from pipelines.places import find_place, open_log
 from pipelines.provision import check
@@ -31,15 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="answer with one JSON object")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at."""
-
-    name: str
-    well: bool
-    text: str
-
-
 def run(args: argparse.Namespace, settings: Settings) -> int:
     """Look at everything; exit code 1 where something is not well."""
     looks: list[tuple[str, Callable[[], str]]] = [
@@ -52,6 +43,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         ("simulator", _simulator),
     ]
     findings = [_look(name, look) for name, look in looks]
+    if next(finding.well for finding in findings if finding.name == "log"):
+        findings += asyncio.run(_records(args, settings))
     if args.json:
         print(json.dumps({f.name: {"well": f.well, "text": f.text} for f in findings}))
     else:
@@ -104,6 +97,15 @@ async def _log(args: argparse.Namespace, settings: Settings) -> str:
     async with open_log(settings, found.place) as log:
         counts = await check(log, settings.partitions)
     return f"{found.place} answers, {len(counts)} topics with {settings.partitions} partitions"
+
+
+async def _records(args: argparse.Namespace, settings: Settings) -> list[Finding]:
+    """What the records say, where there is a cluster or an embedded log with topics."""
+    found = find_place(settings, args.bootstrap)
+    if found.place.kind == "file":
+        return []
+    async with open_log(settings, found.place) as log:
+        return judge(await look_at(log, settings.partitions), time.time_ns() // 1000)
 
 
 def _simulator() -> str:

@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
+
 from pipelines.archive.capture import Wanted, record, topics_to_record
 from pipelines.archive.manifest import Manifest
 from pipelines.archive.moments import EXAMPLES, moment_us
@@ -24,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="begin", metavar="T", help=f"first timestamp: {EXAMPLES}")
     parser.add_argument("--to", dest="end", metavar="T", help="first timestamp that is left out")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the archive")
+    parser.add_argument("--json", action="store_true", help="tell what is in the archive as one JSON object")
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="Kafka cluster (default: TWINCAST_BOOTSTRAP)")
 
 
@@ -33,7 +36,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     begin_ms = None if args.begin is None else moment_us(args.begin, "--from", now_us=now_us) // 1000
     end_ms = None if args.end is None else moment_us(args.end, "--to", now_us=now_us) // 1000
     manifest = asyncio.run(_record(args, settings, begin_ms, end_ms))
-    print("\n".join(_lines(args.out, manifest)))
+    print(msgspec.json.encode(manifest).decode() if args.json else "\n".join(_lines(args.out, manifest)))
     return 0
 
 
