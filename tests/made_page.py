@@ -24,12 +24,16 @@ from schemas.codec import MAX_STATE_BYTES, decode, encode
 from schemas.topics import CHANGES, STATE
 from twin.effects import Emit
 from twin.insight import run_with_insight
+from twin.job import SimulationJob, SimulationResult
 from twin.settings import CoreSettings
+from twin.simulate import run
 
 PARTITIONS = 4
 CORE = CoreSettings(coarse_replications=4, fine_replications=8)
 TARGET = parse_slo("ttft_s:0.95:0.5")
 DEPLOYED_S = 60.0
+INSIGHT_S = 25.0
+"""Forecasts of the last seconds have the ceiling, bottlenecks and proposals, which take longest to simulate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,11 @@ def story(until_s: float) -> tuple[Told, ...]:
     recording = read_recording(RAMP)
     runtime = Runtime(lambda _: CORE, PARTITIONS, read_warm(WARM))
     told: list[Told] = []
+
+    def simulate(job: SimulationJob) -> SimulationResult:
+        late = job.as_of_us - recording.t0_us >= (until_s - INSIGHT_S) * 1e6
+        return run_with_insight(job) if late else run(job)
+
     messages = list(messages_of(recording, (TARGET,)))
     deployed = False
     for message, coming in zip(messages, as_incoming(messages, PARTITIONS), strict=True):
@@ -56,7 +65,7 @@ def story(until_s: float) -> tuple[Told, ...]:
             deployed = True
             told.append(Told(at_s, _deploy(recording.deployment, message.at_us)))
         told.append(Told(at_s, message))
-        told += [Told(at_s, each) for each in finish(runtime, runtime.handle(coming), run_with_insight)]
+        told += [Told(at_s, each) for each in finish(runtime, runtime.handle(coming), simulate)]
     core = runtime.cores[recording.deployment]
     told.append(Told(until_s, outgoing(Emit(STATE, recording.deployment, core.snapshot()), recording.deployment)))
     return tuple(told)

@@ -27,6 +27,8 @@ from twin.settings import CoreSettings
 BUDGET_S = 0.09
 """Of simulation per answer, and once more for its base the first time."""
 REPLICATIONS = (16, 8, 4, 2, 1)
+PACE_RUNS = 3
+"""The fastest one tells how fast this machine can be: the others waited for something."""
 MAX_HELD = 8
 MAX_WAITING = 8
 
@@ -150,10 +152,12 @@ def _restored(version: tuple[int, int], value: bytes, settings: CoreSettings) ->
     if found is None:
         raise AskError("no request has arrived yet, so there is nothing to vary")
     prospect = Prospect(*found)
-    began_s = time.perf_counter()
-    few = REPLICATIONS[-2]
-    base = ask(prospect, Question(), few)
-    return _Held(version, prospect, (time.perf_counter() - began_s) / few, {few: base})
+    few, taken_s = REPLICATIONS[-2], []
+    for _ in range(PACE_RUNS):
+        began_s = time.perf_counter()
+        base = ask(prospect, Question(), few)
+        taken_s.append(time.perf_counter() - began_s)
+    return _Held(version, prospect, min(taken_s) / few, {few: base})
 
 
 def _new_pool() -> ProcessPoolExecutor:

@@ -38,7 +38,8 @@ export function chance(value) {
 export function change(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return MISSING;
   const shown = Math.abs(value) < 0.0005 ? 0 : value * 100;
-  const text = Math.abs(shown) >= 10 ? Math.abs(shown).toFixed(0) : Math.abs(shown).toFixed(1);
+  const size = Math.abs(shown);
+  const text = size >= 10 && !(size > 99 && size < 100) ? size.toFixed(0) : size.toFixed(1);
   return shown === 0 ? "0 %" : `${shown < 0 ? "−" : "+"}${text} %`;
 }
 
