@@ -10,6 +10,7 @@ STAMP := .venv/.installed
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,otlp]"
+	$(BIN)/python -m pipelines.standard_job
 	touch $(STAMP)
 
 setup: $(STAMP)

@@ -1,4 +1,7 @@
-"""A simulation of known size: to warm a process up, and to see how fast this machine simulates. Publishes nothing."""
+"""A simulation of known size: to warm a process up, and to see how fast this machine simulates. Publishes nothing.
+
+Run as `python -m pipelines.standard_job` it compiles what is compiled once per machine, so that no worker has to.
+"""
 
 import time
 from dataclasses import replace
@@ -8,7 +11,10 @@ import numpy as np
 from pipelines.budget import Pace
 from schemas.base import EARLIEST_US
 from schemas.engines import EngineConfig
+from schemas.steps import Step
+from twin.cost.block import StepBlock
 from twin.cost.frozen import FrozenStepCost, RoleCost
+from twin.cost.model import StepCostModel
 from twin.insight import insight
 from twin.job import EngineSetup, SimulationJob
 from twin.simulate import run
@@ -59,8 +65,26 @@ def standard_job(replications: int = 1) -> SimulationJob:
 
 
 def warm_up() -> None:
-    """Load and compile all that a simulation needs."""
+    """Load and compile all that simulating and learning need."""
     run(standard_job())
+    _learn()
+
+
+def _learn() -> None:
+    steps = [
+        Step(
+            step=number,
+            start_us=EARLIEST_US + 10_000 * number,
+            duration_us=9_000,
+            decode_requests=2,
+            decode_context_tokens=64,
+            class_us={"attention": 4_000},
+        )
+        for number in range(600)
+    ]
+    model = StepCostModel()
+    model.learn_block(StepBlock.from_steps(steps))
+    model.freeze(max_num_seqs=8)
 
 
 def measure() -> Pace:
@@ -71,3 +95,7 @@ def measure() -> Pace:
     between_s = time.perf_counter()
     insight(job.at_phase("fine"))
     return Pace(simulated / (between_s - start_s), time.perf_counter() - between_s)
+
+
+if __name__ == "__main__":
+    warm_up()
