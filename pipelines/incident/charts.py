@@ -14,6 +14,8 @@ HEIGHT = 220.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 14.0, 14.0, 30.0
 LOG_FROM_RATIO = 40.0
 """Largest over smallest value from which a logarithmic axis shows more."""
+FEW_POWERS = 300.0
+"""A logarithmic axis shorter than this has ticks between the powers of ten."""
 _TICKS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200)
 
 Numbers = Sequence[float]
@@ -83,7 +85,7 @@ class _Axis:
     def ticks(self) -> list[float]:
         if self.logarithmic:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-            steps = (1, 2, 5) if last - first <= 2 else (1,)
+            steps = (1, 2, 5) if self.high / self.low < FEW_POWERS else (1,)
             every = [step * 10.0**power for power in range(first, last + 1) for step in steps]
             return [value for value in every if self.low <= value <= self.high]
         step = _round_up((self.high - self.low) / 4.0)

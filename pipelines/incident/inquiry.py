@@ -69,12 +69,15 @@ def inquire(
     progress: Callable[[float], None] = lambda _: None,
 ) -> Case:
     """The case. Raises ConfigError for a window without requests, or of several deployments where none is named."""
+    if question.from_us > feed.end_us or question.to_us <= feed.start_us:
+        raise _nothing(feed, question, question.deployment or feed.name)
     watch = Observation(question.from_us, question.to_us, question.deployment, bool(question.deployment))
     heard = _Heard()
     stop = Until(at_us=question.to_us + round(AFTER_S * US_PER_S))
 
     def keep(job: SimulationJob, _: object) -> None:
-        if job.phase == "fine" and question.from_us <= job.as_of_us < question.to_us:
+        inside = question.from_us <= job.as_of_us < question.to_us
+        if inside and job.phase == "fine" and job.traffic.rate.mean_per_s(job.horizons_s[-1]) > 0.0:
             heard.jobs[job.as_of_us] = job
 
     replay = Replay(feed, replace(plan, until=stop), simulate, keep)
@@ -88,14 +91,18 @@ def inquire(
     requests = watch.requests()
     inside = (requests.arrived_us >= question.from_us) & (requests.arrived_us < question.to_us)
     if not inside.any():
-        raise ConfigError(
-            f"no request of {watch.deployment or feed.name} arrived from {utc(question.from_us)} to "
-            f"{utc(question.to_us)}; {feed.name} reaches from {utc(feed.start_us)} to {utc(feed.end_us)}"
-        )
+        raise _nothing(feed, question, watch.deployment or feed.name)
     core = replay.runtime.cores.get(watch.deployment)
     authority = () if core is None else core.authority.changes
     targets = question.slos or watch.targets or plan.settings_of(watch.deployment).slos
     return _case(feed, question, watch, heard, requests, targets, authority)
+
+
+def _nothing(feed: Feed, question: Question, name: str) -> ConfigError:
+    return ConfigError(
+        f"no request of {name} arrived from {utc(question.from_us)} to {utc(question.to_us)}; {feed.name} reaches from "
+        f"{utc(feed.start_us)} to {utc(feed.end_us)}: name a window in it"
+    )
 
 
 def _hear(heard: _Heard, record: Any) -> None:
@@ -193,14 +200,16 @@ def _words(what: Scale | ShiftTraffic | SetLimit | HoldBack) -> str:
 def _remedies(
     breach: Breach | None, foresight: Foresight | None, heard: _Heard, watch: Observation
 ) -> tuple[int | None, tuple[Remedy, ...]]:
-    """Candidates at the moment the risk alert told a scheduler, at the latest the last tick before the breach."""
-    if breach is None or foresight is None:
+    """Candidates at the moment the risk alert told a scheduler, at the latest the last tick before the breach.
+
+    Where the target was missed before the first tick, at the first one.
+    """
+    if breach is None or foresight is None or not heard.jobs:
         return None, ()
     told_us = breach.broke_us - 1 if foresight.fired_us is None else min(foresight.fired_us, breach.broke_us - 1)
     before = [at_us for at_us in sorted(heard.jobs) if at_us <= told_us]
-    if not before:
-        return None, ()
-    return before[-1], remedies(heard.jobs[before[-1]], breach, watch.records, watch.from_us)
+    moment_us = before[-1] if before else min(heard.jobs)
+    return moment_us, remedies(heard.jobs[moment_us], breach, watch.records, watch.from_us)
 
 
 def _phases(

@@ -108,7 +108,7 @@ def facts(case: Case) -> list[Fact]:
     found.append(Fact("could have been known", duration(ahead), told, "known"))
     over = lead_s(foresight.fired_us, foresight.trailing_us)
     alarm = f"it sees the miss at {clock(foresight.trailing_us)}" if foresight.trailing_us else "it never saw it"
-    found.append(Fact(f"against a trailing {SPAN_S:g} s alarm", duration(over), alarm, "trailing"))
+    found.append(Fact(f"vs. a trailing {SPAN_S:g} s alarm", duration(over), alarm, "trailing"))
     return found
 
 
