@@ -31,7 +31,7 @@ from twin.effects import Effect, Emit, Refuse, Simulate
 from twin.engine_room import costs_hash
 from twin.forecasting import Footing, assemble
 from twin.intake import Intake, Message
-from twin.job import SimulationJob, SimulationResult
+from twin.job import SimulationJob, SimulationResult, Trials
 from twin.metrics import CLOSES_AFTER_S, METRICS, QUANTILES
 from twin.risk import RiskAlerts
 from twin.scoring import SkillLedger, closes_us, score
@@ -155,8 +155,9 @@ class Core:
     def prospect(self) -> tuple[SimulationJob, Footing] | None:
         """What a forecast made now, beside the ticks, would need; None before there is traffic. Changes nothing."""
         as_of_us = min(self.watermark_us, self._next_tick_us or self.watermark_us)
-        job = self._job(as_of_us)
-        return None if job is None else (job, self._footing(as_of_us))
+        footing = self._footing(as_of_us)
+        job = self._job(as_of_us, footing)
+        return None if job is None else (job, footing)
 
     def hold(self) -> None:
         """Start no tick until `go_on`, so that a busy core comes to a point where a snapshot can be taken."""
@@ -212,12 +213,13 @@ class Core:
         effects += self._close_windows(as_of_us)
         self._judge(as_of_us)
         self.state.observed.forget_before(as_of_us)
-        job = self._job(as_of_us)
+        footing = self._footing(as_of_us)
+        job = self._job(as_of_us, footing)
         if job is None:
             return effects
         self._pending = _Pending(
             job=job,
-            footing=self._footing(as_of_us),
+            footing=footing,
             baselines={h: self.state.baselines.at(as_of_us, h, _WANTED) for h in self.settings.horizons_s},
         )
         return [*effects, Simulate(job), Simulate(job.at_phase("fine"))]
@@ -249,7 +251,13 @@ class Core:
         self.authority.on_fingerprint(as_of_us, sha256(";".join(prints).encode()).hexdigest())
         self.authority.on_drift(as_of_us, "cost", bool(self._drift.drifting))
 
-    def _job(self, as_of_us: int) -> SimulationJob | None:
+    def _trials(self, footing: Footing) -> Trials | None:
+        if not self.state.slos:
+            return None
+        widen = margin_ratio(footing.standing)
+        return self._advisor.trials(self.state.start_s, footing.credibility.level, widen)
+
+    def _job(self, as_of_us: int, footing: Footing) -> SimulationJob | None:
         plan = self.state.plan(as_of_us)
         engines = () if plan is None else self.state.setups(as_of_us, plan)
         if plan is None or not engines:
@@ -270,7 +278,7 @@ class Core:
             fine_replications=self.settings.fine_replications,
             scenarios=self.settings.scenarios,
             with_insight=self.settings.insight,
-            trials=self._advisor.trials(self.state.start_s) if self.state.slos else None,
+            trials=self._trials(footing),
         )
 
     def _footing(self, as_of_us: int) -> Footing:
@@ -317,8 +325,7 @@ class Core:
             effects += [Emit(ALERTS, self.deployment, alert) for alert in self._risk.on_forecast(forecast)]
         for horizon_s, baselines in pending.baselines.items():
             self._windows.open(forecast, horizon_s, baselines)
-        widen = margin_ratio(pending.footing.standing)
-        told = self._advisor.on_result(forecast, pending.job, result, period_s=self.settings.period_s, widen=widen)
+        told = self._advisor.on_result(forecast, pending.job, result, self.settings.period_s)
         return effects + [Emit(ACTIONS, self.deployment, each) for each in told]
 
     def state_hash(self) -> str:

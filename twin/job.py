@@ -83,8 +83,8 @@ class FrontendOverheads:
 class Trials:
     """Which actions a job is to try. An engine added now is ready after `start_s`; `window_s` after that is judged.
 
-    `deltas` are engines more or less, rising, 0 among them. Other actions act at once and are tried over `near_s`,
-    where doing nothing would miss a target in so many replications that the upper side of the interval is over
+    `deltas` are engines more or less, rising, 0 among them. Other actions, if `others`, act at once and are tried over
+    `near_s`, where doing nothing would miss a target in so many replications that the upper side of the interval is over
     `trip_ratio` of its limit.
     """
 
@@ -94,9 +94,11 @@ class Trials:
     deltas: tuple[int, ...] = (-1, 0, 1, 2, 3)
     trip_ratio: float = 1.0
     replications: int = 8
+    others: bool = True
+    widen: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("start_s", "window_s", "near_s", "trip_ratio"):
+        for name in ("start_s", "window_s", "near_s", "trip_ratio", "widen"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):
                 raise ValueError(f"trials.{name} must be a finite number >= 0, got {value}")

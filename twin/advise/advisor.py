@@ -3,8 +3,8 @@
 At most one proposal of a kind stands, and at most one is opened per tick. More engines are proposed where the upper
 side with the engines at hand (those that are starting included) reaches the tolerance; they are taken back only where
 it stays below a lower ratio for some time. Fewer are proposed only where one fewer has carried the upper side of the
-rate for some time, and not within the cooldown of a step the other way. A coarse forecast opens only what can be
-undone and takes nothing back; a fine one confirms, resizes or withdraws.
+rate for some time since the last step, and not within the cooldown of a step the other way. A coarse forecast opens
+only what can be undone and takes nothing back; a fine one confirms, resizes or withdraws.
 Laws: an id that was withdrawn never comes back; a constant load gives no step one way and then the other; the state
 depends on what was fed, in order, on nothing else.
 """
@@ -17,7 +17,7 @@ import msgspec
 
 from schemas.actions import Action, ActionState, Scale, Withdrawal
 from schemas.changes import Change
-from schemas.forecasts import Forecast
+from schemas.forecasts import CredibilityLevel, Forecast
 from twin.advise.policy import Kind, Policy
 from twin.advise.rounds import Ground, Round, is_reversible, kind_of, percent
 from twin.advise.upper_side import Trial, judged
@@ -56,7 +56,6 @@ class Advisor:
         self._standing: dict[Kind, _Standing] = {}
         self._opened_us = _NEVER_US
         self._up_us = _NEVER_US
-        self._down_us = _NEVER_US
         self._fewer_us: int | None = None
 
     @property
@@ -74,31 +73,32 @@ class Advisor:
             return
         if after > before:
             self._up_us = max(self._up_us, change.at_us)
-        else:
-            self._down_us = max(self._down_us, change.at_us)
         self._fewer_us = None
 
-    def trials(self, start_s: float | None) -> Trials | None:
+    def trials(self, start_s: float | None, credibility: CredibilityLevel, widen: float) -> Trials | None:
         """What a job is to try, where engines take `start_s` to be ready (None: as the policy says)."""
-        return None if self._asleep else self._policy.trials(self._policy.start_s if start_s is None else start_s)
+        if self._asleep:
+            return None
+        return self._policy.trials(self._policy.start_s if start_s is None else start_s, credibility, widen)
 
     def on_result(
-        self, forecast: Forecast, job: SimulationJob, result: SimulationResult, *, period_s: float, widen: float
+        self, forecast: Forecast, job: SimulationJob, result: SimulationResult, period_s: float
     ) -> list[Action | Withdrawal]:
-        """`on_trials` of a job's result, its intervals stretched by `widen`."""
-        if self._asleep or job.trials is None:
+        """`on_trials` of a job's result."""
+        asked = job.trials
+        if self._asleep or asked is None:
             return []
         ground = Ground(
             deployment=forecast.deployment,
             as_of_us=forecast.as_of_us,
             phase=forecast.phase,
             period_s=period_s,
-            start_s=job.trials.start_s,
+            start_s=asked.start_s,
             authority=forecast.authority,
             credibility=forecast.credibility.level,
             lineage=forecast.lineage,
         )
-        return self.on_trials(ground, [judged(each, result.slos, widen) for each in result.tried])
+        return self.on_trials(ground, [judged(each, result.slos, asked.widen) for each in result.tried])
 
     def on_trials(self, ground: Ground, trials: Sequence[Trial]) -> list[Action | Withdrawal]:
         """What follows from one forecast; feed in order of `as_of`, the coarse one before the fine one."""
@@ -168,7 +168,6 @@ class Advisor:
         return [] if standing is None else [self._tell(kind, round_, standing, "confirmed")]
 
     def _review_fewer(self, each: _Standing, round_: Round) -> list[Action | Withdrawal]:
-        self._down_us = round_.ground.as_of_us
         fewer = round_.scaled(-1)
         if fewer is None or round_.load(fewer.load_ratio) >= self._policy.tolerance_ratio:
             return [self._withdraw("scale", round_.ground, "one engine fewer would no longer be enough")]
@@ -203,7 +202,6 @@ class Advisor:
             if kind not in blocked and kind not in self._standing:
                 return [self._tell(kind, round_, trial, "proposed")]
         if "scale" not in blocked and not self._standing and (fewer := self._fewer(round_)) is not None:
-            self._down_us = round_.ground.as_of_us
             return [self._tell("scale", round_, fewer, "proposed")]
         return []
 
@@ -212,7 +210,7 @@ class Advisor:
         now_us, policy = round_.ground.as_of_us, self._policy
         if "scale" not in policy.allowed or round_.engines - 1 < policy.least_engines or self._fewer_us is None:
             return None
-        cooling = now_us - max(self._up_us, self._down_us) < policy.cooldown_s * US_PER_S
+        cooling = now_us - self._up_us < policy.cooldown_s * US_PER_S
         if cooling or now_us - self._fewer_us < policy.consolidate_after_s * US_PER_S:
             return None
         return round_.scaled(-1)
@@ -257,7 +255,7 @@ class Advisor:
             "standing": [
                 [kind, msgspec.to_builtins(each.action), each.calm_us] for kind, each in sorted(self._standing.items())
             ],
-            "times_us": [self._opened_us, self._up_us, self._down_us],
+            "times_us": [self._opened_us, self._up_us],
             "fewer_us": self._fewer_us,
         }
 
@@ -270,6 +268,6 @@ class Advisor:
         advisor._standing = {
             kind: _Standing(msgspec.convert(action, Action), calm_us) for kind, action, calm_us in state["standing"]
         }
-        advisor._opened_us, advisor._up_us, advisor._down_us = state["times_us"]
+        advisor._opened_us, advisor._up_us = state["times_us"]
         advisor._fewer_us = state["fewer_us"]
         return advisor

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from schemas.forecasts import CredibilityLevel
 from twin.job import Trials
 
 Kind = Literal["scale", "shift_traffic", "set_limit", "hold_back"]
@@ -29,9 +30,9 @@ class Policy:
         An engine is given up only if one fewer would keep the upper side below this share of every limit, at the upper
         side of the rate.
     consolidate_after_s
-        How long one fewer must have been enough.
+        How long one fewer must have been enough, since the last step.
     cooldown_s
-        After a step one way, none the other way for so long; more engines in need are never held up.
+        After more engines were needed or taken, none is given up for so long; more in need are never held up.
     start_s
         How long an engine takes to be ready, until changes have told.
     window_s
@@ -48,7 +49,7 @@ class Policy:
     release_ratio: float = 0.8
     release_after_s: float = 60.0
     carries_ratio: float = 0.8
-    consolidate_after_s: float = 60.0
+    consolidate_after_s: float = 30.0
     cooldown_s: float = 120.0
     start_s: float = 120.0
     window_s: float = 60.0
@@ -77,9 +78,19 @@ class Policy:
         if unknown:
             raise ValueError(f"policy.allowed may hold {', '.join(KINDS)}; got {', '.join(map(repr, unknown))}")
 
-    def trials(self, start_s: float) -> Trials:
+    def margin_ratio(self, credibility: CredibilityLevel) -> float:
+        """What upper sides are multiplied by."""
+        return self.low_credibility_margin_ratio if credibility == "low" else 1.0
+
+    def trials(self, start_s: float, credibility: CredibilityLevel, widen: float) -> Trials:
         """What the twin is to try for it, if an engine takes `start_s` to be ready."""
-        return Trials(start_s=start_s, window_s=self.window_s, trip_ratio=self.tolerance_ratio)
+        return Trials(
+            start_s=start_s,
+            window_s=self.window_s,
+            trip_ratio=self.tolerance_ratio / self.margin_ratio(credibility),
+            widen=widen,
+            others=any(kind != "scale" for kind in self.allowed),
+        )
 
 
 def _between(name: str, value: float, low: float, high: float) -> None:

@@ -51,7 +51,7 @@ class Round:
 
     def load(self, ratio: float) -> float:
         """An upper side over its limit, with the margin of low credibility."""
-        return ratio * (self.policy.low_credibility_margin_ratio if self.ground.credibility == "low" else 1.0)
+        return ratio * self.policy.margin_ratio(self.ground.credibility)
 
     def scaled(self, delta: int) -> Trial | None:
         """The trial of so many engines more or fewer."""

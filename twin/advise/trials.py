@@ -1,8 +1,8 @@
 """Candidate actions of a forecast job, each simulated on the same random numbers as doing nothing. Proposes nothing.
 
-More or fewer engines always (a fine job; a coarse one only where targets are in danger, and only more engines): they
-are the response surface. Every other action only where doing nothing soon misses a target. Fewer engines are tried at
-the upper side of the rate, as giving one up must not need it back.
+More engines where doing nothing is in danger of missing a target, one by one until it is not; one fewer, unless the job
+is coarse, at the upper side of the rate, as giving one up must not need it back; every other action where doing nothing
+soon misses a target. Calm costs two runs, danger up to four, other actions one each.
 Law: a candidate that changes nothing is found exactly as doing nothing.
 """
 
@@ -31,24 +31,30 @@ def tried(job: SimulationJob) -> tuple[Tried, ...]:
     if asked is None or not job.slos or not job.traffic.sources.requests:
         return ()
     few = _few(job, asked)
+    more = tuple(_more(few, asked))
     if job.phase == "coarse":
-        return tuple(_until_enough(few, asked))
-    return (*_surface(few, asked), *_others(few, asked))
+        return more
+    return (*more, *_fewer(few, asked), *(_others(few, asked) if asked.others else ()))
 
 
 def surface(job: SimulationJob, found: tuple[Tried, ...]) -> list[EnginesPoint]:
-    """The response surface over the requests that arrive once an engine added now is ready, fewest engines first."""
-    points = [
-        EnginesPoint(each.what.engines_after, each.found.goodput_requests_per_s, np.any(each.found.breached, axis=1))
-        for each in found
-        if isinstance(each.what, Scale) and each.what.engines_after >= each.what.engines_before
-    ]
+    """The response surface over the requests that arrive once an engine added now is ready, fewest engines first.
+
+    What was tried is not simulated again. Empty where the job tries nothing.
+    """
     asked = job.trials
-    if asked is not None and points and len(job.engines) > 1:
-        later = replace(_window(_few(job, asked), asked.start_s, asked.window_s), engines=resized(job.engines, -1, 0.0))
-        fewer = _found(later)
-        points.append(EnginesPoint(len(job.engines) - 1, fewer.goodput_requests_per_s, np.any(fewer.breached, axis=1)))
-    return sorted(points, key=lambda point: point.engines)
+    if asked is None or not found:
+        return []
+    known = {each.what: each.found for each in found if each.members_from_s == asked.start_s}
+    few = _few(job, asked)
+    later = _window(few, asked.start_s, asked.window_s)
+    points = []
+    for delta in (each for each in asked.deltas if len(job.engines) + each >= 1):
+        engines = resized(job.engines, delta, asked.start_s if delta > 0 else 0.0)
+        one = known.get(_scale(few, delta)) or _found(replace(later, engines=engines))
+        count = len(job.engines) + delta
+        points.append(EnginesPoint(count, one.goodput_requests_per_s, np.any(one.breached, axis=1)))
+    return points
 
 
 def _few(job: SimulationJob, asked: Trials) -> SimulationJob:
@@ -64,9 +70,9 @@ def _few(job: SimulationJob, asked: Trials) -> SimulationJob:
     )
 
 
-def in_danger(found: HorizonResult, job: SimulationJob, ratio: float) -> bool:
-    """Whether the upper side of any target's interval reaches `ratio` of its limit."""
-    return upper_sides(found, job.slos)[1] >= ratio
+def in_danger(found: HorizonResult, job: SimulationJob, asked: Trials) -> bool:
+    """Whether the upper side of any target's interval reaches the asked share of its limit."""
+    return upper_sides(found, job.slos, asked.widen)[1] >= asked.trip_ratio
 
 
 def _window(job: SimulationJob, from_s: float, span_s: float) -> SimulationJob:
@@ -85,22 +91,15 @@ def _scale(job: SimulationJob, delta: int) -> Scale:
     )
 
 
-def _surface(job: SimulationJob, asked: Trials) -> Iterator[Tried]:
-    later = _window(job, asked.start_s, asked.window_s)
-    without = _found(later)
-    yield Tried(_scale(job, 0), without, without, asked.start_s)
-    for delta in asked.deltas:
-        if delta > 0:
-            more = replace(later, engines=resized(job.engines, delta, asked.start_s))
-            yield Tried(_scale(job, delta), _found(more), without, asked.start_s)
-        elif delta < 0 and len(job.engines) + delta >= 1:
-            yield _fewer(job, delta, asked)
-
-
-def _fewer(job: SimulationJob, delta: int, asked: Trials) -> Tried:
-    """Members from now on: an engine that is missed is missed at once, and for as long as a new one needs."""
+def _fewer(job: SimulationJob, asked: Trials) -> Iterator[Tried]:
+    """One engine fewer, if that is enough. Members from now on: an engine that is missed is missed at once, and for as
+    long as a new one needs."""
+    if len(job.engines) < 2 or min(asked.deltas) >= 0:
+        return
     whole = replace(_window(job, 0.0, asked.start_s + asked.window_s), scenarios=(_upper(job, asked),))
-    return Tried(_scale(job, delta), _found(replace(whole, engines=resized(job.engines, delta, 0.0))), _found(whole))
+    found = _found(replace(whole, engines=resized(job.engines, -1, 0.0)))
+    if not in_danger(found, job, asked):
+        yield Tried(_scale(job, -1), found, _found(whole))
 
 
 def _upper(job: SimulationJob, asked: Trials) -> Scenario:
@@ -111,13 +110,13 @@ def _upper(job: SimulationJob, asked: Trials) -> Scenario:
     return Scenario("upper", rate_factor=min(max(high / mean, 1.0), 10.0)) if mean > 0.0 else BASELINE
 
 
-def _until_enough(job: SimulationJob, asked: Trials) -> Iterator[Tried]:
-    """More engines, one by one, until nothing is in danger."""
+def _more(job: SimulationJob, asked: Trials) -> Iterator[Tried]:
+    """Doing nothing; and, while that is in danger, more engines, one by one, until nothing is."""
     later = _window(job, asked.start_s, asked.window_s)
     without = found = _found(later)
     yield Tried(_scale(job, 0), without, without, asked.start_s)
     for delta in (each for each in asked.deltas if each > 0):
-        if not in_danger(found, job, asked.trip_ratio):
+        if not in_danger(found, job, asked):
             return
         found = _found(replace(later, engines=resized(job.engines, delta, asked.start_s)))
         yield Tried(_scale(job, delta), found, without, asked.start_s)
@@ -126,7 +125,7 @@ def _until_enough(job: SimulationJob, asked: Trials) -> Iterator[Tried]:
 def _others(job: SimulationJob, asked: Trials) -> Iterator[Tried]:
     near = _window(job, 0.0, asked.near_s)
     without = _found(near)
-    if not in_danger(without, job, asked.trip_ratio):
+    if not in_danger(without, job, asked):
         return
     asking: tuple[tuple[SetLimit | ShiftTraffic | HoldBack, SimulationJob], ...]
     asking = (*_limits(near), *_weights(near), *_held_back(near))

@@ -24,8 +24,11 @@ from twin.traffic.slots import US_PER_S, SlotCounter
 from twin.traffic.sources import LEAST_BLOCK_ARRIVALS, Shape, operational_time, window_start_s
 
 MAX_CLASSES = 64
-VERSION = 3
+VERSION = 4
+READABLE_VERSIONS = (3, VERSION)
 FAST_SLOT_S, FAST_HORIZONS_S = 5.0, (30.0, 60.0, 120.0)
+MEDIUM_SLOT_S, MEDIUM_HORIZONS_S = 15.0, (120.0, 240.0)
+"""Twice the time an engine takes to start: a line through the last minutes, where the fast ones see only noise."""
 SLOW_SLOT_S, SLOW_HORIZONS_S = 60.0, (600.0, 1800.0, 3600.0, 7200.0)
 LATE_WEIGHT = 0.01
 LAG_REQUESTS = 256
@@ -72,6 +75,7 @@ class TrafficHistory:
         self._ended = 0
         self._counted = CountedArrivals()
         self._fast = SlotCounter(RateForecaster(FAST_SLOT_S, FAST_HORIZONS_S))
+        self._medium = SlotCounter(RateForecaster(MEDIUM_SLOT_S, MEDIUM_HORIZONS_S))
         self._slow = SlotCounter(RateForecaster(SLOW_SLOT_S, SLOW_HORIZONS_S))
 
     def __len__(self) -> int:
@@ -155,8 +159,8 @@ class TrafficHistory:
         self._ids[slot] = event.request_id
         self._open[event.request_id] = sequence
         self._added += 1
-        self._fast.count(arrived_us)
-        self._slow.count(arrived_us)
+        for slots in (self._fast, self._medium, self._slow):
+            slots.count(arrived_us)
         return sequence
 
     def _class_of(self, name: str) -> int:
@@ -168,7 +172,7 @@ class TrafficHistory:
     def advance(self, at_us: int) -> None:
         """Event time has come to `at_us`: all arrivals before it, reporting lag aside, are in."""
         complete_us = at_us - round(self._lag_s() * US_PER_S)
-        for slots in (self._fast, self._slow):
+        for slots in (self._fast, self._medium, self._slow):
             slots.advance(complete_us)
             if self._late_ratio >= 0.5:
                 slots.advance_counted(self._counted, at_us)
@@ -185,8 +189,8 @@ class TrafficHistory:
         return quantile((ended[:, _ENDED] - ended[:, _ARRIVED]) / US_PER_S, LAG_QUANTILE)
 
     def rate(self) -> RateForecast:
-        """Rate forecast from the last slot on: fast slots up to two minutes, slow ones up to two hours."""
-        fast = self._fast.forecaster.forecast()
+        """Rate forecast from the last slot on: fast slots up to two minutes, medium ones up to four, then slow ones."""
+        fast = self._until_medium(self._fast.forecaster.forecast())
         if not self._slow.forecaster.slots:
             return fast
         slow = self._slow.forecaster.forecast()
@@ -201,13 +205,27 @@ class TrafficHistory:
             chosen=fast.chosen,
         )
 
+    def _until_medium(self, fast: RateForecast) -> RateForecast:
+        if not self._medium.forecaster.slots:
+            return fast
+        medium, (begin_s, end_s) = self._medium.forecaster.forecast(), MEDIUM_HORIZONS_S
+        more = medium.expected_by(end_s) - medium.expected_by(begin_s)
+        sigma = max(medium.sigma_at(end_s), float(fast.level_sigma[-1]))
+        return RateForecast(
+            anchors_s=np.append(fast.anchors_s, end_s),
+            arrivals=np.append(fast.arrivals, fast.arrivals[-1] + more),
+            level_sigma=np.append(fast.level_sigma, sigma),
+            dispersion=fast.dispersion,
+            chosen=fast.chosen,
+        )
+
     def plan(self, as_of_us: int, generated_tokens: Mapping[str, int] | None = None) -> TrafficPlan:
         """Freeze what is known as of `as_of_us`; advances to it.
 
         `generated_tokens` tells how far unfinished requests are, by request id (0 where it does not tell).
         Raises ValueError if slots after `as_of_us` were already learned.
         """
-        if max(self._fast.handed_over_us, self._slow.handed_over_us) > as_of_us:
+        if max(each.handed_over_us for each in (self._fast, self._medium, self._slow)) > as_of_us:
             raise ValueError(
                 f"history has already learned arrivals after {as_of_us} us; plan at or after the last tick"
             )
@@ -296,14 +314,17 @@ class TrafficHistory:
             "ended": self._ended,
             "counted": self._counted.snapshot(),
             "fast": self._fast.snapshot(),
+            "medium": self._medium.snapshot(),
             "slow": self._slow.snapshot(),
         }
 
     @classmethod
     def restore(cls, state: Mapping[str, Any], shape: Shape | None = None) -> "TrafficHistory":
         """The history of a snapshot. Raises ValueError if it is of another version."""
-        if state.get("version") != VERSION:
-            raise ValueError(f"traffic history snapshot has version {state.get('version')}, this code reads {VERSION}")
+        if state.get("version") not in READABLE_VERSIONS:
+            raise ValueError(
+                f"traffic history snapshot has version {state.get('version')}, this code reads {READABLE_VERSIONS}"
+            )
         made = cls(state["capacity"], shape)
         made._added = state["added"]
         first = made._added - len(state["ids"])
@@ -318,6 +339,8 @@ class TrafficHistory:
         made._late_ratio = state["late_ratio"]
         made._ended, made._counted = state["ended"], CountedArrivals.restore(state["counted"])
         made._fast = SlotCounter.restore(state["fast"])
+        if "medium" in state:  # version 3 had none
+            made._medium = SlotCounter.restore(state["medium"])
         made._slow = SlotCounter.restore(state["slow"])
         return made
 
