@@ -16,16 +16,16 @@ from twin.cost.frozen import FrozenStepCost
 from twin.cost.noise import StepNoise
 from twin.cost.shape import Role
 from twin.engine.cluster_types import KvLink
-from twin.evidence.hypotheses import Turn
+from twin.evidence.hypotheses import PREFIX_SETTING, Turn
 from twin.evidence.measure import group_name, in_stretch
 from twin.evidence.phases import Stretch
-from twin.evidence.window import Window
+from twin.evidence.window import Window, same_workload
 from twin.known.comparison import twin_latencies
 from twin.known.full_load import full_load
 from twin.known.requests import KnownRequests, require_fit
 from twin.known.run import KnownEngine, KnownRun, Routing, run_known
 from twin.known.variants import CONFIG_FIELDS, with_fields, with_traffic
-from twin.metrics import METRICS, BoolArray, FloatArray, quantile
+from twin.metrics import METRICS, BoolArray, FloatArray, IntArray, quantile
 from twin.replicate import noise_of
 from twin.traffic.streams import Streams
 
@@ -69,7 +69,7 @@ class Twin:
         window = self.other if turn.traffic else self.base
         asked = {**turn.settings, **(settings or {})}
         engines = self._engines(turn, asked)
-        requests = with_traffic(window.requests, asked, engines[0].config.block_size_tokens)
+        requests = with_traffic(self._with_hits(window, engines, turn), asked, engines[0].config.block_size_tokens)
         require_fit(requests, [engine.config for engine in engines])
         found: dict[tuple[str, str], list[float]] = {}
         for number in range(draws if self.costs.noise is not None else 1):
@@ -87,6 +87,21 @@ class Twin:
             **{key: np.array(values) for key, values in found.items()},
             (CEILING, ""): np.array([full.requests_per_s]),
         }
+
+    def _with_hits(self, window: Window, engines: Sequence[KnownEngine], turn: Turn) -> KnownRequests:
+        """Requests that can hit: by their block hashes, or where they tell none, as often as they were recorded to."""
+        requests = window.requests
+        caching = any(engine.config.enable_prefix_caching for engine in engines)
+        if not caching or requests.arrivals.hash_values.size:
+            return requests
+        cached = requests.cached_tokens
+        if not (cached > 0).any() and same_workload(self.base, self.other):
+            cached = self.other.requests.cached_tokens
+        if (cached > 0).any():
+            return sharing_as_recorded(requests, cached, engines[0].config.block_size_tokens)
+        if turn.settings.get(PREFIX_SETTING):
+            raise ValueError("requests tell neither block hashes nor cached tokens, so hits cannot be simulated")
+        return requests
 
     def _engines(self, turn: Turn, settings: Mapping[str, Any]) -> list[KnownEngine]:
         fields = {name: value for name, value in settings.items() if name in CONFIG_FIELDS}
@@ -127,6 +142,24 @@ class Twin:
             (PREFILL, ""): float(work[:, 2].sum()) / steps,
             (STEP, ""): float(work[:, 6].sum()) / steps / 1e9,
         }
+
+
+def sharing_as_recorded(requests: KnownRequests, cached_tokens: IntArray, block_tokens: int) -> KnownRequests:
+    """Requests whose first blocks, as many as were recorded to hit, are one text that all share."""
+    old = requests.arrivals
+    blocks = old.isl_tokens // block_tokens
+    shared = np.minimum(np.maximum(cached_tokens, 0) // block_tokens, blocks)
+    ends = np.cumsum(blocks)
+    request = np.repeat(np.arange(blocks.size), blocks)
+    place = np.arange(int(ends[-1]) if ends.size else 0) - np.repeat(ends - blocks, blocks)
+    own = (request + 1) * np.int64(2**31) + place
+    arrivals = replace(
+        old,
+        hash_offsets=np.concatenate(([0], ends)).astype(np.int64),
+        hash_values=np.where(place < shared[request], place, own),
+        hash_block_tokens=block_tokens,
+    )
+    return replace(requests, arrivals=arrivals)
 
 
 def ratios(before: Figures, after: Figures) -> dict[tuple[str, str], FloatArray]:

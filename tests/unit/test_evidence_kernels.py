@@ -1,0 +1,164 @@
+"""Kernel traces for evidence: classes against labels given by hand, and traces that lack something."""
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipelines.errors import ConfigError
+from pipelines.evidence.evidence_sources import read_profiles, read_rules, trace_notes
+from pipelines.ingest.kernel_trace import read_profile
+from tests.kernel_labels import BY_DIGEST, BY_NAME, digest
+from twin.cost.span_rules import SpanRules
+from twin.cost.taxonomy import SpanClass
+from twin.evidence.profile import KernelProfile, kernel_classes, kernel_facts
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "kernel_traces"
+TRACES = sorted(DATA.glob("*.json.gz"))
+NO_DATA = "no kernel traces beside the project"
+
+
+def kernel(name: str, ts: float, dur: float, stream: int = 7, cat: str = "kernel") -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "ts": ts,
+        "dur": dur,
+        "pid": 0,
+        "tid": stream,
+        "args": {"stream": stream},
+    }
+
+
+def trace(path: Path, events: list[dict[str, Any]], base_ns: int | None = 1_767_189_312_000_000_000) -> Path:
+    head = {} if base_ns is None else {"baseTimeNanoseconds": base_ns}
+    path.write_text(json.dumps({**head, "traceEvents": events}))
+    return path
+
+
+GEMM = kernel("ampere_sgemm_32x128_nt", 0.0, 60.0)
+FLASH = kernel("void flash_fwd_kernel<64>", 60.0, 30.0)
+OWN = kernel("my_own_kernel", 90.0, 10.0)
+
+
+def test_rules_agree_with_labels_given_by_hand() -> None:
+    rules = SpanRules()
+    wrong = [name for name, label in BY_NAME.items() if rules.classify(name) != label]
+    assert len(BY_NAME) + len(BY_DIGEST) == 200
+    assert len(wrong) / len(BY_NAME) <= 0.05, wrong
+
+
+def test_labels_hold_every_class_that_a_kernel_can_have() -> None:
+    assert set(BY_NAME.values()) == {"compute", "compute.elementwise", "attention", "communication", "copy"}
+    assert set(BY_NAME.values()) <= set(SpanClass)
+
+
+@pytest.mark.skipif(not TRACES, reason=NO_DATA)
+def test_a_sample_of_200_kernels_of_the_traces_agrees() -> None:
+    """Names are weighed as often as they ran: 200 events drawn from all traces alike, and every distinct name once."""
+    rules, rng = SpanRules(), np.random.default_rng(20261130)
+    names: list[str] = []
+    distinct: set[str] = set()
+    for path in TRACES:
+        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        own = [event["name"] for event in events if event.get("ph") == "X" and event.get("cat") == "kernel"]
+        names += [own[i] for i in rng.choice(len(own), 200 // len(TRACES), replace=False)]
+        distinct |= set(own)
+    assert len(names) == 200
+    drawn = Counter(rules.classify(name) == BY_DIGEST[digest(name)] for name in names)
+    each = Counter(rules.classify(name) == BY_DIGEST[digest(name)] for name in distinct)
+    assert drawn[True] / 200 >= 0.95
+    assert each[True] / len(distinct) >= 0.95
+
+
+@pytest.mark.parametrize("path", TRACES or [pytest.param(None, marks=pytest.mark.skip(reason=NO_DATA))])
+def test_every_given_trace_is_classified(path: Path) -> None:
+    profile = read_profile(path)
+    assert profile.device_events > 400
+    assert profile.unknown_ratio < 0.05
+    assert sum(profile.class_events.values()) == profile.device_events
+    assert profile.busy_us <= profile.total_us * (1.0 + 1e-6)  # stamps of 1e15 us are rounded
+    assert profile.busy_us <= profile.window_us * (1.0 + 1e-6)
+
+
+def profile_of(tmp_path: Path, name: str, events: list[dict[str, Any]], **fields: Any) -> KernelProfile:
+    found, _ = read_profiles([trace(tmp_path / name, events, **fields)], SpanRules())
+    assert found is not None
+    return found
+
+
+def test_classes_of_both_sides_add_up_and_share_the_change(tmp_path: Path) -> None:
+    base = profile_of(tmp_path, "a.json", [GEMM, FLASH, OWN])
+    faster = profile_of(tmp_path, "b.json", [{**GEMM, "dur": 20.0}, FLASH, OWN])
+    rows = {row.span_class: row for row in kernel_classes(base, faster)}
+    assert set(rows) == {"compute", "attention", "unknown"}
+    assert rows["compute"].share_of_change_ratio == pytest.approx(1.0)
+    assert sum(row.share_of_change_ratio or 0.0 for row in rows.values()) == pytest.approx(1.0)
+    assert kernel_facts(base, faster)[0].change_ratio == pytest.approx(-0.4)
+    assert base.unclassified_ratio == pytest.approx(0.1)
+
+
+def test_a_trace_without_kernels_adds_no_level_and_says_so(tmp_path: Path) -> None:
+    host = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0.0, "dur": 5.0}
+    found, notes = read_profiles([trace(tmp_path / "host.json", [host])], SpanRules())
+    assert found is None
+    assert "host.json holds no kernels" in notes[0]
+    both, _ = read_profiles([trace(tmp_path / "x.json", [host]), trace(tmp_path / "y.json", [GEMM])], SpanRules())
+    assert both is not None
+    assert both.traces == 1
+
+
+def test_a_trace_without_a_time_base_is_summed_and_says_so(tmp_path: Path) -> None:
+    path = trace(tmp_path / "t.json", [GEMM, FLASH], None)
+    profile = read_profile(path)
+    assert not profile.has_time_base
+    assert profile.total_us == 90.0
+    assert "no time base" in trace_notes(path, profile)[0]
+    assert trace_notes(path, read_profile(trace(tmp_path / "u.json", [GEMM, FLASH]))) == ()
+
+
+def test_kernels_that_overlap_on_one_stream_are_counted_and_told(tmp_path: Path) -> None:
+    inside = kernel("nccl_all_reduce", 10.0, 30.0)
+    path = trace(tmp_path / "t.json", [GEMM, inside, FLASH])
+    profile = read_profile(path)
+    assert (profile.overlapping_events, profile.overlap_us) == (1, 30.0)
+    assert profile.busy_us == 90.0
+    assert "25.0 % of kernel time is counted twice" in trace_notes(path, profile)[0]
+
+
+def test_streams_may_overlap_and_rounded_stamps_are_no_overlap(tmp_path: Path) -> None:
+    beside = kernel("nccl_all_reduce", 10.0, 30.0, stream=9)
+    rounded = kernel("void flash_fwd_kernel<64>", 59.5, 30.0)
+    profile = read_profile(trace(tmp_path / "t.json", [GEMM, beside, rounded]))
+    assert profile.overlapping_events == 0
+
+
+def test_own_rules_come_first_and_carry_their_version(tmp_path: Path) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text('version = "ours-3"\n[[rule]]\npattern = "my_own"\nclass = "copy"\n')
+    rules = read_rules(file)
+    found, _ = read_profiles([trace(tmp_path / "t.json", [GEMM, OWN])], rules)
+    assert found is not None
+    assert found.unclassified_ratio == 0.0
+    assert found.classes["copy"].total_ms == pytest.approx(0.01)
+    assert found.rules_version.startswith("ours-3")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('version = "1"\n[[rule]]\npattern = "("\nclass = "copy"\n', r"\("),
+        ('version = "1"\n[[rule]]\npattern = "x"\nclass = "no such"\n', "no such"),
+        ('version = "1"\n[[rule]]\npattern = "x"\nklass = "copy"\n', "klass|class"),
+    ],
+)
+def test_a_wrong_rule_is_named(tmp_path: Path, text: str, where: str) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=where):
+        read_rules(file)
