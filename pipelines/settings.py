@@ -15,8 +15,10 @@ from pipelines.errors import ConfigError
 from pipelines.log import TOPIC_NAME
 from pipelines.otlp_port import host_and_port
 from pipelines.outlets.outlet_settings import OutletSettings
+from pipelines.policy_file import policy_of, read_policies
 from pipelines.toml_tables import Document, Table, require_between
 from schemas.slos import Metric, SloTarget
+from twin.advise.policy import Policy
 from twin.settings import CoreSettings
 from twin.traffic.scenarios import BASELINE, BURST, LONG_TAIL
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "twincast.toml"
 SLOS_FILE = "slos.toml"
+POLICY_FILE = "policy.toml"
 SPANS_FILE = "spans.toml"
 EVERY_DEPLOYMENT = "*"
 SCENARIOS = {scenario.name: scenario for scenario in (BASELINE, BURST, LONG_TAIL)}
@@ -85,6 +88,7 @@ class Settings:
     defaults: CoreSettings = field(default_factory=CoreSettings)
     deployments: Mapping[str, CoreSettings] = field(default_factory=dict)
     slos: Mapping[str, tuple[SloTarget, ...]] = field(default_factory=dict)
+    policies: Mapping[str, Policy | None] = field(default_factory=dict)
     log_level: str = "info"
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -100,6 +104,8 @@ class Settings:
     def core(self, deployment: str) -> CoreSettings:
         """Settings of a deployment, its targets included."""
         found = self.deployments.get(deployment, self.defaults)
+        if self.policies:
+            found = replace(found, policy=policy_of(self.policies, deployment))
         slos = self.slos.get(deployment, self.slos.get(EVERY_DEPLOYMENT, ()))
         return replace(found, slos=slos) if slos else found
 
@@ -117,13 +123,14 @@ def read_settings(
     slos: Path | None = None,
     directory: Path | None = None,
 ) -> Settings:
-    """Settings from the environment, `twincast.toml` and `slos.toml`.
+    """Settings from the environment, `twincast.toml`, `slos.toml` and `policy.toml`.
 
-    The files are looked for in `directory` (the working directory) unless named here or by TWINCAST_CONFIG and
-    TWINCAST_SLOS; a named one must exist. A `spans.toml` there, or named by TWINCAST_SPANS, is for workers that take in
-    raw spans. The environment goes before the files. Its variables: TWINCAST_NAMESPACE, _PARTITIONS, _GROUP, _SLOT,
-    _SIMULATORS, _WARM_FILE, _OTLP, _WEB, _METRICS, _ALERTMANAGER, _ALERTS_FILE, _REPLAYED, _DATA_DIR, _CACHE_DIR,
-    _LOG_LEVEL, those of `broker_settings` and of `cluster_access`. Raises ConfigError.
+    The files are looked for in `directory` (the working directory) unless named here or by TWINCAST_CONFIG,
+    TWINCAST_SLOS and TWINCAST_POLICY; a named one must exist. A `spans.toml` there, or named by TWINCAST_SPANS, is
+    for workers that take in raw spans. The environment goes before the files. Its variables: TWINCAST_NAMESPACE,
+    _PARTITIONS, _GROUP, _SLOT, _SIMULATORS, _WARM_FILE, _OTLP, _WEB, _METRICS, _ALERTMANAGER, _ALERTS_FILE,
+    _REPLAYED, _DATA_DIR, _CACHE_DIR, _LOG_LEVEL, those of `broker_settings` and of `cluster_access`. Raises
+    ConfigError.
     """
     env = dict(os.environ if environ is None else environ)
     own = {name.removeprefix("TWINCAST_"): text for name, text in env.items() if name.startswith("TWINCAST_") and text}
@@ -132,6 +139,8 @@ def read_settings(
     document = Document.read(path or here / CONFIG_FILE, required=path is not None)
     slos_path = slos or _path_of(own.get("SLOS"))
     targets = read_slos(slos_path or here / SLOS_FILE, required=slos_path is not None)
+    policy_path = _path_of(own.get("POLICY"))
+    policies = read_policies(policy_path or here / POLICY_FILE, required=policy_path is not None)
     broker, topics, worker, outlets = map(document.table, ("broker", "topics", "worker", "outlets"))
     defaults = _core_settings(document, document.table("forecast"), CoreSettings())
     deployments = {
@@ -151,6 +160,7 @@ def read_settings(
         defaults=defaults,
         deployments=deployments,
         slos=targets,
+        policies=policies,
         log_level=own.get("LOG_LEVEL", "info").lower(),
         environ={name: text for name, text in env.items() if name.startswith("TWINCAST_")},
     )
@@ -210,7 +220,7 @@ def _core_settings(document: Document, table: Table, base: CoreSettings) -> Core
             changes[key] = _scenarios(table)
         elif key == "horizons_s":
             changes[key] = tuple(float(value) for value in table.numbers(key))
-        elif key == "slos" or kind is None:
+        elif key in ("slos", "policy") or kind is None:
             continue  # an unknown key: `finish` says so
         elif kind is bool:
             changes[key] = table.boolean(key, False)
