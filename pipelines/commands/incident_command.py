@@ -2,8 +2,12 @@
 
 import argparse
 import itertools
+import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from pipelines.archive.feeds import open_feed
 from pipelines.archive.moments import moment_us
@@ -11,6 +15,7 @@ from pipelines.archive.overrides import Overrides, parse_overrides
 from pipelines.archive.replaying import Plan
 from pipelines.errors import ConfigError
 from pipelines.incident.case import Case
+from pipelines.incident.findings import lead_s
 from pipelines.incident.inquiry import Question, inquire
 from pipelines.incident.markdown_text import markdown_of
 from pipelines.incident.page import page_of
@@ -31,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warm", type=Path, metavar="FILE", help="what the live run began with")
     parser.add_argument("--out", type=Path, default=Path("incident.html"), metavar="FILE", help="the page")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="the same as Markdown")
+    parser.add_argument("--json", action="store_true", help="answer with one JSON object: the numbers at the top")
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
@@ -59,7 +65,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     write_whole(args.out, page_of(case))
     if args.markdown is not None:
         write_whole(args.markdown, markdown_of(case))
-    print("\n".join(_lines(case, args.out)))
+    print(msgspec.json.encode(_account(case, args.out)).decode() if args.json else "\n".join(_lines(case, args.out)))
     return 0
 
 
@@ -73,3 +79,22 @@ def _targets(texts: Iterable[str]) -> Overrides:
 
 def _lines(case: Case, page: Path) -> list[str]:
     return [title(case), *(f"{each.label}: {each.value} ({each.detail})" for each in facts(case)), f"page: {page}"]
+
+
+def _account(case: Case, page: Path) -> dict[str, Any]:
+    """Event times in microseconds; None is what was not there."""
+    breach, foresight = case.breach, case.foresight
+    found: dict[str, Any] = {"deployment": case.deployment, "page": str(page), "missed": breach is not None}
+    if breach is None or foresight is None:
+        return found
+    return found | {
+        "target": msgspec.to_builtins(breach.target),
+        "broke_us": breach.broke_us,
+        "recovered_us": breach.recovered_us,
+        "worst_s": breach.worst_s if math.isfinite(breach.worst_s) else None,
+        "likely_us": foresight.likely_us,
+        "fired_us": foresight.fired_us,
+        "trailing_us": foresight.trailing_us,
+        "lead_s": lead_s(foresight.fired_us, breach.broke_us),
+        "lead_over_trailing_s": lead_s(foresight.fired_us, foresight.trailing_us),
+    }

@@ -49,7 +49,9 @@ def title(case: Case) -> str:
     breach = case.breach
     if breach is None:
         return f"{case.deployment}: no target was missed" if case.targets else f"{case.deployment}: no target is known"
-    return f"{case.deployment}: {target_name(breach.target)} was missed at {clock(breach.broke_us)}"
+    target = breach.target
+    name = f"{NAMES[target.metric]} P{target.quantile * 100:g}"
+    return f"{case.deployment}: {name} went over {target.limit_s:g} s at {clock(breach.broke_us)}"
 
 
 def subtitle(case: Case) -> str:
@@ -261,7 +263,7 @@ def _bottlenecks(case: Case) -> Iterator[Table]:
             for each in phase.bottlenecks[:SHOWN_BOTTLENECKS]
         )
         yield Table(
-            title=f"Bottlenecks {phase.name} ({when(case, phase.at_us)})",
+            title=f"Bottlenecks {phase.name}: {when(case, phase.at_us)}",
             columns=("10 % cheaper, or 10 % more of it", "kind", "TTFT P95", "90 % interval", "TPOT P95"),
             rows=rows,
             intro="" if rows else "The forecast of this moment ranks none: nothing was expected to finish.",

@@ -129,7 +129,7 @@ def _replays(stage: Stage, scratch: Path, recording: Recording) -> int:
         f"replay: {outputs} outputs of {recording.name} equal to those of the live run: {equal}; sha256 "
         f"{hashes.pop()[:16]} at max ({found['max']['wall_s']:.0f} s) and 100x ({found['100']['wall_s']:.0f} s); its "
         f"first {PACED_S} s at 1x ({slices['1']['wall_s']:.1f} s) and max: {'equal' if len(sliced) == 1 else 'DIFFER'} "
-        "(bar: all equal)"
+        f"(bar: all equal{'' if same else ', missed: ' + ', '.join(found['max']['differing_topics'])})"
     )
     return 0 if same else 1
 

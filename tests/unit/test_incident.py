@@ -1,6 +1,7 @@
 """Incidents: when a target was missed, when that could have been known, and pages that hold nothing but themselves."""
 
 import asyncio
+import json
 import math
 import re
 from html.parser import HTMLParser
@@ -289,9 +290,11 @@ def test_the_command_writes_both_files_and_refuses_before_it_works(
     out, text = tmp_path / "i.html", tmp_path / "i.md"
     begin = ["--config", str(config), "incident", str(folder), "--to", "30s"]
     assert main([*begin, "--slo", "ttft_s:0.95:0.5", "--out", str(out), "--markdown", str(text)]) == 0
-    assert "was missed at" in capsys.readouterr().out
+    assert "went over 0.5 s at" in capsys.readouterr().out
     assert out.read_bytes().startswith(b"<!doctype html>")
     assert text.read_bytes().startswith(b"# d: TTFT P95")
+    assert main([*begin, "--slo", "ttft_s:0.95:0.5", "--out", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["missed"] is True
     for wrong in (
         ["--slo", "ttft"],
         ["--from", "never"],
