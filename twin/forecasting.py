@@ -29,6 +29,7 @@ from twin.calibration import INTERVAL_LEVEL, FrozenCalibration, Predictive
 from twin.credibility import Standing, margin_ratio
 from twin.job import Curves, HorizonResult, ScenarioResult, SimulationJob, SimulationResult
 from twin.metrics import METRICS, QUANTILES, FloatArray
+from twin.outlook import outlook
 from twin.scoring import BASELINE_SCENARIO
 
 US_PER_S = 1_000_000
@@ -86,6 +87,7 @@ def assemble(job: SimulationJob, result: SimulationResult, footing: Footing) -> 
         responses=insight.responses,
         engines=sum(engine.available_from_s <= 0.0 < engine.available_until_s for engine in job.engines),
         engines_starting=sum(engine.available_from_s > 0.0 for engine in job.engines),
+        outlook=outlook(job.traffic.rate, job.as_of_us, insight.ceiling_requests_per_s, job.engines),
     )
 
 
