@@ -1,8 +1,8 @@
 """Simulations in processes of their own, so that the event loop never waits for one. Decides no job.
 
-Coarse jobs go before fine ones, older before newer. Laws: every job submitted ends in its result, an error or a
-cancellation; a process that dies is replaced and its jobs run again, since a job has no effect but its result; no
-process outlives this one, however that ends.
+Coarse jobs go before fine ones, older before newer, and each is dealt out to all processes. Laws: every job submitted
+ends in its result, an error or a cancellation; the result is that of one process; a process that dies is replaced and
+its jobs run again, since a job has no effect but its result; no process outlives this one, however that ends.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
@@ -20,6 +20,7 @@ from typing import Self
 
 from twin.insight import run_with_insight
 from twin.job import SimulationJob, SimulationResult
+from twin.split import joined, split
 
 MAX_RESTARTS_PER_JOB = 3
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -78,6 +79,10 @@ class Simulators:
 
     def submit(self, job: SimulationJob) -> "asyncio.Future[SimulationResult]":
         """The result to come. It raises SimulatorError for a job that cannot be run."""
+        shares = [self._put(share) for share in split(job, self._processes)]
+        return shares[0] if len(shares) == 1 else asyncio.ensure_future(_whole(shares))
+
+    def _put(self, job: SimulationJob) -> "asyncio.Future[SimulationResult]":
         future: asyncio.Future[SimulationResult] = asyncio.get_running_loop().create_future()
         order = (int(job.phase == "fine"), job.as_of_us, next(self._numbers))
         self._waiting.put_nowait((order, _Waiting(job, future)))
@@ -133,6 +138,14 @@ class Simulators:
     def _new_pool(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("spawn")
         return ProcessPoolExecutor(self._processes, context, initializer=begin_child)
+
+
+async def _whole(shares: "Sequence[asyncio.Future[SimulationResult]]") -> SimulationResult:
+    try:
+        return joined(await asyncio.gather(*shares))
+    finally:
+        for share in shares:
+            share.cancel()  # those that have not begun, after an error of another
 
 
 class _Waiting:

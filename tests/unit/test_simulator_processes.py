@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 
 from pipelines.standard_job import standard_job
 from pipelines.workers import SimulatorError, Simulators
+from twin.insight import run_with_insight
 from twin.job import SimulationJob, SimulationResult
 from twin.simulate import run
+from twin.split import joined
 
 pytestmark = pytest.mark.slow
 """Each starts processes of its own."""
@@ -27,6 +30,12 @@ def slow_first(job: SimulationJob) -> SimulationResult:
 
 def fail(job: SimulationJob) -> SimulationResult:
     raise ValueError("no such engine")
+
+
+def fail_second(job: SimulationJob) -> SimulationResult:
+    if job.share[0] == 1:
+        raise ValueError("no such share")
+    return run(job)
 
 
 def end_once(job: SimulationJob) -> SimulationResult:
@@ -63,6 +72,27 @@ def test_the_result_is_that_of_this_process() -> None:
             job = standard_job(2)
             there, here = await simulators.submit(job), run(job)
             assert there.scenario().horizons[0].latency_s.tobytes() == here.scenario().horizons[0].latency_s.tobytes()
+
+    asyncio.run(act())
+
+
+def test_shares_of_two_processes_are_the_whole() -> None:
+    async def act() -> None:
+        async with Simulators(2, run_with_insight) as simulators:
+            job = replace(standard_job(3).at_phase("fine"), with_insight=True)
+            there, here = await simulators.submit(job), run_with_insight(job)
+            assert pickle.dumps(there) == pickle.dumps(joined([here]))
+            assert there.insight is not None
+
+    asyncio.run(act())
+
+
+def test_a_share_that_fails_fails_the_job() -> None:
+    async def act() -> None:
+        async with Simulators(2, fail_second) as simulators:
+            for _ in range(2):
+                with pytest.raises(SimulatorError, match="no such share"):
+                    await simulators.submit(standard_job(4))
 
     asyncio.run(act())
 
