@@ -5,12 +5,13 @@ holds is skipped; whether the log answers is known within `SILENT_S`.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from pipelines.errors import ConfigError
-from pipelines.log import Log, LogRecord, OffsetOutOfRangeError, TopicPartition
+from pipelines.log import Log, LogRecord, OffsetOutOfRangeError, Reader, TopicPartition
 from pipelines.web.fleet import Link
 from schemas.topics import (
     ACTIONS,
@@ -75,7 +76,7 @@ class Feed:
         await self._find_positions()
         await self._read_settings()
         ends = await self._log.end_offsets(list(self._positions))
-        async with self._log.reader(dict(self._positions)) as reader:
+        async with _reading(self._log, self._positions) as reader:
             self._up()
             probing = asyncio.create_task(self._probe())
             try:
@@ -92,7 +93,7 @@ class Feed:
         """Read engines and targets to their ends first: the other records are seen by their light."""
         places = [place for place in self._positions if place.topic in FROM_THE_BEGINNING]
         ends = await self._log.end_offsets(places)
-        async with self._log.reader({place: self._positions[place] for place in places}) as reader:
+        async with _reading(self._log, {place: self._positions[place] for place in places}) as reader:
             while any(self._positions[place] < end for place, end in ends.items()):
                 found = await reader.get(timeout_s=RETRY_S)
                 if not found:  # an end offset may be a gap
@@ -135,3 +136,13 @@ class Feed:
             self._link.up, self._link.since_us = False, time.time_ns() // 1000
             log.warning("%s does not answer: %s", self._log.name, why)
         self._link.detail = why
+
+
+@contextlib.asynccontextmanager
+async def _reading(log_: Log, positions: Mapping[TopicPartition, int]) -> AsyncIterator[Reader]:
+    """A reader, let go of in a task of its own: clients of a broker that is gone end with errors and cancellations."""
+    reader = await log_.reader(dict(positions)).__aenter__()
+    try:
+        yield reader
+    finally:
+        await asyncio.gather(asyncio.create_task(reader.close()), return_exceptions=True)

@@ -100,7 +100,7 @@ def changed_parts(view: DeploymentView, cursor: Cursor) -> dict[str, Any]:
 def _revisions(view: DeploymentView) -> dict[str, int]:
     counted = view.revisions
     return {
-        "now": view.board.newest_us,
+        "now": view.board.newest_us + view.board.forecasts_made,
         "forecast": counted["forecast"],
         "bands": view.bands.revision,
         "observed": view.observed.rows.revision,

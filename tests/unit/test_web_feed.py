@@ -1,10 +1,11 @@
 """Reading the log for the page, through outages: every record once, and the outage told."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 
+from pipelines.local.clients import LocalReader
 from pipelines.local.embedded import LocalLog, memory_log
 from pipelines.log import Log, LogRecord, LogUnavailableError, OffsetOutOfRangeError, TopicPartition, TopicSpec
 from pipelines.provision import create
@@ -133,3 +134,36 @@ def test_records_that_the_log_gave_up_are_passed_over(quick: None) -> None:
         return seen
 
     assert asyncio.run(act()) == ["4"]
+
+
+class Grudging(Shaky):
+    """Its readers end with a cancellation of their own, as clients of a broker that is gone do."""
+
+    def reader(self, positions: Mapping[TopicPartition, int]) -> LocalReader:
+        made = super().reader(positions)
+
+        async def close() -> None:
+            raise asyncio.CancelledError
+
+        made.close = close  # type: ignore[method-assign]
+        return made
+
+
+def test_a_reader_that_ends_badly_ends_no_reading(quick: None) -> None:
+    async def act() -> list[str]:
+        seen: list[str] = []
+        link = Link()
+        async with Grudging(memory_log()) as log:
+            await create(log, PARTITIONS)
+            reading = asyncio.create_task(Feed(log, lambda r: seen.append((r.value or b"").decode()), link).run())
+            await until(lambda: link.up)
+            log.down = True
+            await until(lambda: not link.up)
+            log.down = False
+            await send(log, FORECASTS.name, "1")
+            await until(lambda: bool(seen))
+            assert not reading.done()
+            reading.cancel()
+        return seen
+
+    assert asyncio.run(act()) == ["1"]

@@ -78,6 +78,15 @@ def test_nothing_is_told_again_while_nothing_changes(view: DeploymentView) -> No
     assert changed_parts(view, cursor) == {}
 
 
+def test_a_forecast_that_brings_no_newer_event_is_told_as_new(view: DeploymentView, told: list[Any]) -> None:
+    cursor = Cursor()
+    changed_parts(view, cursor)
+    again = next(record for record in reversed(told) if type(record).__name__ == "Forecast")
+    view.take(again, 77)
+    parts = changed_parts(view, cursor)
+    assert parts["now"]["made_us"] == parts["forecast"]["made_us"] == 77
+
+
 def test_parts_are_json_without_numbers_that_are_none(view: DeploymentView) -> None:
     text = msgspec.json.encode(changed_parts(view, Cursor())).decode()
     assert "NaN" not in text

@@ -54,11 +54,12 @@ function headroom({ forecast }) {
     `${digits(arrivals.value)} requests/s expected`, `ceiling ${digits(ceiling.value)} (${interval(ceiling.low, ceiling.high)})`);
 }
 
-function queue({ now }) {
+function queue({ now, forecast }) {
   const waiting = now.waiting ?? null;
   const level = waiting > 0 && now.running !== null && waiting > now.running ? "warn" : "";
   return card("Waiting and running now", waiting === null ? "–" : `${waiting} / ${now.running ?? "–"}`, level,
-    now.kv_ratio === null || now.kv_ratio === undefined ? "KV use is not told" : `KV blocks ${percent(now.kv_ratio)} in use`);
+    now.kv_ratio === null || now.kv_ratio === undefined ? "KV use is not told" : `KV blocks ${percent(now.kv_ratio)} in use`,
+    forecast?.engines ? `${forecast.engines} engine${forecast.engines === 1 ? "" : "s"}${forecast.engines_starting ? `, ${forecast.engines_starting} starting` : ""}` : "");
 }
 
 function trust({ forecast }) {

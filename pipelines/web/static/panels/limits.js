@@ -1,7 +1,7 @@
 // What limits the service: bottlenecks by effect, the ceiling, other engine counts, balance.
 
 import { h, panel, svg, table } from "../dom.js";
-import { chance, change, digits, interval, percent, words } from "../format.js";
+import { chance, change, clock, digits, interval, percent, words } from "../format.js";
 
 const SHOWN = 6;
 
@@ -59,11 +59,19 @@ export class Ceiling {
       forecast.horizons.map((each) => bar(`next ${each.horizon_s} s`, each.arrivals_per_s.value, `${digits(each.arrivals_per_s.value)}/s`,
         { low: each.arrivals_per_s.low, high: each.arrivals_per_s.high, most })));
     const responses = fine.responses ?? [];
+    const reaches = (fine.outlook?.reaches ?? []).map(reach);
     const now = forecast.engines || forecast.balance.length;
-    this.panel.body.replaceChildren(bars, responses.length ? table("Other engine counts", ["Engines", "Goodput /s", "Interval", "Breach risk"],
+    this.panel.body.replaceChildren(bars, reaches.length ? h("ul", { class: "reasons" }, reaches.map((text) => h("li", {}, text))) : "", responses.length ? table("Other engine counts", ["Engines", "Goodput /s", "Interval", "Breach risk"],
       responses.map((each) => [each.engines === now ? `${each.engines} (now)` : String(each.engines), digits(each.goodput_requests_per_s.value),
         interval(each.goodput_requests_per_s.low, each.goodput_requests_per_s.high), chance(each.breach_probability)]), { right: [1, 2, 3] }) : "");
   }
+}
+
+/** When the offered rate reaches a share of the ceiling, in words. */
+function reach({ watermark_ratio, device, reaches_at_us, earliest_us }) {
+  const name = `${percent(watermark_ratio)} of the ceiling${device ? ` on ${device}` : ""}`;
+  if (reaches_at_us) return `${name} is reached ${clock(reaches_at_us)}${earliest_us && earliest_us < reaches_at_us ? `, perhaps ${clock(earliest_us)}` : ""}`;
+  return earliest_us ? `${name} may be reached ${clock(earliest_us)}` : `${name} is not reached within two hours`;
 }
 
 export class Balance {
