@@ -33,10 +33,12 @@ test: check
 check: lint
 	$(BIN)/pytest
 
-# Files made from the structs: JSON Schemas, AsyncAPI, the picture of the flow. A test keeps them equal.
+# Files made from the code: JSON Schemas, AsyncAPI, the picture of the flow, the reference. A test keeps them equal.
 generate: setup
 	$(BIN)/python -m pipelines.contracts
 	$(BIN)/python -m pipelines.topology README.md
+	$(BIN)/python -m pipelines.reference
+	$(BIN)/python -m pipelines.outlets.grafana_dashboards
 
 # What a run over the steady recording has learned: the demo begins with it. Make it anew when the state changes.
 warm-snapshot: setup

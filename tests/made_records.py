@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from schemas.codec import SCHEMA_VERSION, encode
+from schemas.base import SCHEMA_VERSION
+from schemas.codec import encode
 from schemas.topics import TOPICS
 
 FOLDER = Path(__file__).resolve().parent / "golden"
