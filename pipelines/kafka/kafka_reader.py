@@ -97,6 +97,7 @@ class KafkaReader:
         """See `Reader`."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
+            await asyncio.sleep(0)  # aiokafka raises CancelledError for a task of its own that has not begun
             await consumer.stop()
 
     async def _new_consumer(self, **more: Any) -> Any:
