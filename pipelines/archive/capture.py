@@ -36,7 +36,9 @@ MAX_GAPS = 10_000
 GET_RECORDS = 2_000
 SILENCE_S = 1.0
 SILENT_GETS = 6
-"""So many empty answers in a row, and offsets before the end hold nothing: they are a gap."""
+"""So many empty answers in a row, and offsets before the end seem to hold nothing."""
+SECOND_LOOK_S = 15.0
+"""How long a fresh reader may look before they are taken for a gap: a slow log must not lose records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,14 +194,22 @@ class _Capture:
                 continue
             silent = 0 if records else silent + 1
             if silent >= SILENT_GETS:
-                await self._source.end_offsets(stops)  # a log that is gone says so; one that answers has a gap there
-                return
+                silent = 0
+                left = {place: reader.position(place) for place in stops if reader.position(place) < stops[place]}
+                if not await self._readable(left):
+                    return  # offsets before the end that hold nothing
             for each in records:
                 place = TopicPartition(each.topic, each.partition)
                 if each.offset < stops[place]:
                     self._seen.add(place, each)
                     self._keep(place, writers[place].add(each))
             self._progress(self._seen.offsets)
+
+    async def _readable(self, positions: dict[TopicPartition, int]) -> bool:
+        """Whether a reader of its own gets anything from there. A log that is gone says so by an error."""
+        await self._source.end_offsets(positions)
+        async with self._source.reader(positions) as reader:
+            return bool(await reader.get(max_records=1, timeout_s=SECOND_LOOK_S))
 
     def _keep(self, place: TopicPartition, part: Part | None) -> None:
         """List a part that is in its place."""

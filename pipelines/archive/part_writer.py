@@ -26,10 +26,13 @@ SCRATCH_PREFIX = "."
 class PartWriter:
     """Writes into `folder / topic / partition`; give it records in offset order."""
 
-    def __init__(self, folder: Path, topic: str, partition: int, *, part_bytes: int = PART_BYTES) -> None:
+    def __init__(
+        self, folder: Path, topic: str, partition: int, *, part_bytes: int = PART_BYTES, compression: str = "zstd"
+    ) -> None:
         self._folder = folder
         self._place = f"{topic}/{partition}"
         self._part_bytes = part_bytes
+        self._compression = compression
         self._rows: list[LogRecord] = []
         self._rows_bytes = 0
         self._written_bytes = 0
@@ -106,8 +109,13 @@ class PartWriter:
         folder = self._folder / self._place
         folder.mkdir(parents=True, exist_ok=True)
         self._scratch = folder / f"{SCRATCH_PREFIX}{self._first_offset:020d}.part"
+        level = 1 if self._compression == "zstd" else None
         self._writer = pq.ParquetWriter(
-            self._scratch, SCHEMA, compression="zstd", compression_level=1, use_dictionary=REPEATED_COLUMNS
+            self._scratch,
+            SCHEMA,
+            compression=self._compression,
+            compression_level=level,
+            use_dictionary=REPEATED_COLUMNS,
         )
 
 

@@ -5,7 +5,7 @@
 
 `live` plays a recording into Kafka beside a worker, records all topics, and replays the archive at full speed, at 100
 times and, its first seconds, at the recorded pace. `large` makes an archive by repeating a recording shifted in time,
-in a directory that is removed afterwards.
+in a directory that is removed afterwards; its files are not compressed, so that they are as large as what is in them.
 """
 
 import asyncio
@@ -56,7 +56,8 @@ QUICK_CONFIG = """[forecast]
 coarse_replications = 1
 fine_replications = 1
 scenarios = ["baseline"]
-horizons_s = [30.0]
+horizons_s = [60.0]
+period_s = 60.0
 insight = false
 """
 PACED_S = 20
@@ -205,7 +206,7 @@ def _made(folder: Path, recording: Recording, size_bytes: int) -> Manifest:
     for number, message in _rounds(recording):
         place = (message.topic, partition_of(message.deployment, PARTITIONS))
         if place not in writers:
-            writers[place], offsets[place], parts[place] = PartWriter(folder, *place), 0, []
+            writers[place], offsets[place], parts[place] = PartWriter(folder, *place, compression="none"), 0, []
         at_ms = message.at_us // 1000
         times[place] = (times.get(place, (at_ms, 0))[0], at_ms)
         kept = LogRecord(*place, offsets[place], at_ms, message.key, message.value, ())

@@ -168,6 +168,7 @@ def test_only_the_time_asked_for_is_taken_but_compacted_topics_whole(tmp_path: P
 def test_offsets_that_the_log_does_not_have_are_told_as_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = asyncio.run(plain_log([row(i) for i in range(20)], partitions=1))
     monkeypatch.setattr(capture, "SILENCE_S", 0.01)
+    monkeypatch.setattr(capture, "SECOND_LOOK_S", 0.01)
     real = log.reader
 
     def holed(positions: Mapping[TopicPartition, int]) -> Any:
@@ -187,6 +188,30 @@ def test_offsets_that_the_log_does_not_have_are_told_as_gaps(tmp_path: Path, mon
     assert entry.gaps == ((0, 1), (7, 9), (19, 20))
     assert (entry.first_offset, entry.last_offset, entry.records) == (1, 18, 16)
     assert (entry.first_ms, entry.last_ms) == (START_MS + 1, START_MS + 18)
+
+
+def test_a_log_that_is_slow_for_a_while_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = asyncio.run(plain_log([row(i) for i in range(20)], partitions=1))
+    monkeypatch.setattr(capture, "SILENCE_S", 0.01)
+    real, opened = log.reader, 0
+
+    def slow(positions: Mapping[TopicPartition, int]) -> Any:
+        nonlocal opened
+        opened += 1
+        reader = real(positions)
+        get, silent = reader.get, 10 if opened == 1 else 0
+
+        async def late(**arguments: Any) -> list[LogRecord]:
+            nonlocal silent
+            silent -= 1
+            return [] if silent >= 0 else await get(**arguments)
+
+        reader.get = late  # type: ignore[method-assign]
+        return reader
+
+    monkeypatch.setattr(log, "reader", slow)
+    (entry,) = recorded(log, tmp_path / "a", A).partitions
+    assert (entry.records, entry.gaps, opened) == (20, (), 2)
 
 
 def _resigned(folder: Path) -> None:
