@@ -1,12 +1,15 @@
 """Windows and bases made for tests of evidence: one service of known cost, seen twice."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from schemas.engines import EngineConfig
-from tests.made_jobs import config
+from pipelines.evidence.evidence_cases import chain_of_case
+from pipelines.evidence.evidence_windows import Asked
+from pipelines.samples import EXAMPLES
+from schemas.evidence import Evidence
 from tests.made_known import engine, recorded, served, traffic
 from twin.cost.frozen import FrozenStepCost
 from twin.evidence.grade import FIELDS, Basis
@@ -46,13 +49,16 @@ def window(requests: KnownRequests, cost: FrozenStepCost | None = None, name: st
     )
 
 
+@cache
+def shipped_case(name: str) -> Evidence:
+    """The chain of a worked case that ships, made once per run."""
+    path = EXAMPLES / "evidence" / f"{name}.toml"
+    return chain_of_case(path, Asked(base=path, candidate=path))
+
+
 def half_loaded(seed: int = 3, count: int = 300) -> KnownRequests:
     return traffic(count, rate_per_s=4.0, seed=seed)
 
 
 def costs(cost: FrozenStepCost) -> FittedCosts:
     return FittedCosts(lambda _: cost, None, "made", {})
-
-
-def engine_config(**fields: Any) -> EngineConfig:
-    return config(**fields)

@@ -54,7 +54,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 def windows_chain(asked: Asked, progress: Callable[[float], None] = lambda _: None) -> Evidence:
     """The chain of two sides. Raises ConfigError."""
+    judging = _judging(asked)
     rules = read_rules(asked.rules)
+    for path in (asked.base, asked.candidate, *asked.base_repeats, *asked.candidate_repeats):
+        if not path.exists():
+            raise ConfigError(f"{path} is missing; expected a recording or a trace there, check the path")
     traces = [is_trace(path) for path in (asked.base, asked.candidate)]
     if all(traces):
         return _traces_chain(asked, rules)
@@ -72,7 +76,14 @@ def windows_chain(asked: Asked, progress: Callable[[float], None] = lambda _: No
     ]
     profiles, notes = _profiles(asked, rules)
     progress(0.3)
-    return _chain(asked, sides, profiles, (*notes, *_unlike(sides)), rules)
+    return _chain(asked, sides, profiles, (*notes, *_unlike(sides)), rules.version, judging)
+
+
+def _judging(asked: Asked) -> Judging:
+    try:
+        return Judging(asked.block_s, asked.noise_floor_ratio, asked.seed)
+    except ValueError as error:
+        raise ConfigError(f"{error}; correct --block or --noise-floor") from error
 
 
 def _chain(
@@ -80,7 +91,8 @@ def _chain(
     sides: list[ReadWindow],
     profiles: tuple[KernelProfile | None, KernelProfile | None],
     notes: tuple[str, ...],
-    rules: SpanRules,
+    rules_version: str,
+    judging: Judging,
 ) -> Evidence:
     base, candidate = sides
     most = max((config.max_num_seqs for side in sides for config in side.window.configs), default=0)
@@ -95,9 +107,9 @@ def _chain(
                 base_profile=profiles[0],
                 candidate_profile=profiles[1],
                 limits=asked.limits,
-                judging=Judging(asked.block_s, asked.noise_floor_ratio, asked.seed),
+                judging=judging,
                 title=asked.title,
-                rules_version=rules.version,
+                rules_version=rules_version,
                 why_not=why_not,
                 notes=notes,
             )

@@ -9,6 +9,7 @@ from pipelines.evidence.evidence_cases import chain_of_case
 from pipelines.evidence.evidence_windows import Asked
 from pipelines.samples import EXAMPLES
 from schemas.evidence import Evidence
+from tests.made_evidence import shipped_case
 from twin.evidence.grade import FIELDS
 
 CASES = EXAMPLES / "evidence"
@@ -21,12 +22,12 @@ def case(path: Path) -> Evidence:
 
 @pytest.fixture(scope="module")
 def measured() -> Evidence:
-    return case(CASES / "prefix_cache.toml")
+    return shipped_case("prefix_cache")
 
 
 @pytest.fixture(scope="module")
 def published() -> Evidence:
-    return case(CASES / "published_prefix.toml")
+    return shipped_case("published_prefix")
 
 
 def test_the_measured_case_finds_the_cache_and_the_class(measured: Evidence) -> None:

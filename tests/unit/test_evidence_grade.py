@@ -41,6 +41,7 @@ def test_each_grade_rests_on_what_it_says(basis: Basis, expected: Grade) -> None
 
 def test_a_lacks_nothing_and_every_other_grade_says_what() -> None:
     assert grade(WHOLE).missing == ()
+    assert plan(WHOLE, grade(WHOLE), Covered(about_prefix=True))[0] == ()
     lacking = grade(replace(without("kernel"), repeats=1, told=frozenset({"hit_tokens", "window_tokens"})))
     assert lacking.grade == "B"
     assert any(text.startswith("kernel level") for text in lacking.missing)

@@ -10,31 +10,29 @@ import msgspec
 import pytest
 
 from pipelines.cli import main
-from pipelines.evidence.evidence_cases import chain_of_case
 from pipelines.evidence.evidence_charts import Bar, ChangeRow, bars, changes
 from pipelines.evidence.evidence_html import html_page
 from pipelines.evidence.evidence_markdown import markdown
 from pipelines.evidence.evidence_post import post
-from pipelines.evidence.evidence_windows import Asked
 from pipelines.local.embedded import memory_log
 from pipelines.log import TopicPartition
 from pipelines.samples import EXAMPLES
 from schemas.codec import decode, encode
 from schemas.evidence import Evidence
 from schemas.topics import EVIDENCE
+from tests.made_evidence import shipped_case
 
 PUBLISHED = EXAMPLES / "evidence" / "published_prefix.toml"
 
 
 @pytest.fixture(scope="module")
 def found() -> Evidence:
-    return chain_of_case(PUBLISHED, Asked(base=PUBLISHED, candidate=PUBLISHED))
+    return shipped_case("published_prefix")
 
 
 @pytest.fixture(scope="module")
 def measured() -> Evidence:
-    path = EXAMPLES / "evidence" / "prefix_cache.toml"
-    return chain_of_case(path, Asked(base=path, candidate=path))
+    return shipped_case("prefix_cache")
 
 
 class Tags(HTMLParser):

@@ -70,12 +70,12 @@ def test_values_that_stray_together_make_wider_intervals_than_values_that_do_not
 
 
 def test_equal_services_rarely_look_changed() -> None:
-    """Of 60 pairs of windows that stray by a fifth from block to block, 95 % intervals may miss a few."""
+    """Of 40 pairs of windows that stray by a fifth from block to block, 95 % intervals may miss a few."""
     missed = 0
-    for seed in range(60):
-        sides = sample(2 * seed, swing=0.2, count=200), sample(2 * seed + 1, swing=0.2, count=200)
+    for seed in range(40):
+        sides = sample(2 * seed, swing=0.2, count=60), sample(2 * seed + 1, swing=0.2, count=60)
         missed += bool(change(*sides, mean, cuts=cuts(), paired=False).beyond(0.0))
-    assert missed <= 7
+    assert missed <= 4
 
 
 def test_too_few_blocks_give_a_ratio_and_no_interval() -> None:
@@ -136,5 +136,9 @@ def test_a_constant_hit_ratio_is_one_stretch() -> None:
     at_s = np.sort(rng.uniform(0.0, 300.0, 900))
     for ratio in (np.zeros(900), np.clip(rng.normal(0.5, 0.2, 900), 0.0, 1.0)):
         assert len(stretches(at_s, ratio, 300.0)) == 1
+    few = at_s[::3], np.clip(rng.normal(0.5, 0.4, 300), 0.0, 1.0)
+    assert len(stretches(*few, 300.0)) == 1
+    alike = np.where(at_s < 150.0, 0.40, 0.46)
+    assert len(stretches(at_s, alike, 300.0)) == 1
     with pytest.raises(ValueError, match="no request"):
         stretches(np.zeros(0), np.zeros(0), 1.0)

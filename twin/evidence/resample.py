@@ -128,7 +128,7 @@ def change(
         return Change(None)
     cut = min(cuts, key=len)
     ratio, block_s = math.expm1(point), cut.edges_s[-1] / len(cut)
-    if len(cut) < LEAST_BLOCKS or cut.freedom < LEAST_BLOCKS - 1:
+    if cut.freedom < LEAST_BLOCKS - 1:
         return Change(ratio, blocks=len(cut), block_s=block_s)
     drawn = _draws([base.blocks(cuts[0]), candidate.blocks(cuts[1])], cuts, statistic, paired, seed)
     if drawn.size < DRAWS // 2:
