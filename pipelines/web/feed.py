@@ -68,7 +68,10 @@ class Feed:
                 await self._read()
             except OffsetOutOfRangeError as error:
                 self._positions[error.where] = max(error.begin, min(self._positions[error.where], error.end))
-            except (ConfigError, TimeoutError, OSError) as error:
+            except TimeoutError:
+                self._down(f"no answer within {SILENT_S - PROBE_EVERY_S:g} s")
+                await asyncio.sleep(RETRY_S)
+            except (ConfigError, OSError) as error:
                 self._down(str(error) or type(error).__name__)
                 await asyncio.sleep(RETRY_S)
 

@@ -22,6 +22,7 @@ from twin.traffic.scenarios import BASELINE, Scenario
 from twin.whatif import resized, with_config
 
 MOST_ENGINES = 256
+SHOWN_CURVE = "waiting_requests"
 _SHARED = np.int64(0x7C1A57)
 """Names of the blocks of the prompt that all share begin here."""
 
@@ -136,4 +137,5 @@ def _plain(horizon: Any) -> Mapping[str, Any]:
 
 
 def _curves(forecast: Forecast) -> tuple[Any, ...]:
-    return next((each.curves for each in forecast.scenarios if each.scenario == BASELINE.name), ())
+    curves = next((each.curves for each in forecast.scenarios if each.scenario == BASELINE.name), ())
+    return tuple(curve for curve in curves if curve.name == SHOWN_CURVE)
