@@ -20,6 +20,7 @@ from pipelines.toml_tables import Document
 from pipelines.traffic_source import TrafficSource, read_source
 from twin.cost.span_rules import RULES_VERSION, SpanRule, SpanRules
 from twin.cost.taxonomy import SpanClass
+from twin.evidence.class_guide import UNKNOWN
 from twin.evidence.profile import ClassTime, KernelProfile
 from twin.evidence.twin_runs import FittedCosts
 from twin.evidence.window import Window, cut
@@ -125,6 +126,31 @@ def read_profiles(paths: Sequence[Path], rules: SpanRules) -> tuple[KernelProfil
             traces=len(used),
         ),
         tuple(notes),
+    )
+
+
+def profile_of_steps(window: Window) -> KernelProfile | None:
+    """Class times that the steps themselves carry, where a live profile put them there; None where none do."""
+    told = [step for step in window.working_steps if step.class_us]
+    if not told:
+        return None
+    times: Counter[str] = Counter()
+    for step in told:
+        times.update(step.class_us)
+    known = {name: name if name in set(SpanClass) else UNKNOWN for name in times}
+    classes: dict[str, ClassTime] = {}
+    for name, total_us in sorted(times.items()):
+        count = sum(name in step.class_us for step in told)
+        before = classes.get(known[name], ClassTime(0.0, 0))
+        classes[known[name]] = ClassTime(before.total_ms + total_us / US_PER_MS, before.count + count)
+    return KernelProfile(
+        source=f"{window.source}, class times of its steps",
+        classes=classes,
+        window_ms=window.span_s * 1e3,
+        busy_ms=sum(step.duration_us for step in told) / US_PER_MS,
+        steps=len(told),
+        rules_version="as told",
+        traces=1,
     )
 
 

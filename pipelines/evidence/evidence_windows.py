@@ -15,6 +15,7 @@ from pipelines.evidence.evidence_sources import (
     costs_of,
     fitted,
     is_trace,
+    profile_of_steps,
     read_profiles,
     read_rules,
     read_window,
@@ -75,6 +76,8 @@ def windows_chain(asked: Asked, progress: Callable[[float], None] = lambda _: No
         )
     ]
     profiles, notes = _profiles(asked, rules)
+    if profiles == (None, None):
+        profiles = profile_of_steps(sides[0].window), profile_of_steps(sides[1].window)
     progress(0.3)
     return _chain(asked, sides, profiles, (*notes, *_unlike(sides)), rules.version, judging)
 

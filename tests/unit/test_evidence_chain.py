@@ -14,6 +14,7 @@ from tests.made_jobs import COST
 from twin.evidence.chain import Comparison, chain
 from twin.evidence.measure import Judging, measure
 from twin.evidence.window import Window, cut, same_workload
+from twin.known.requests import End
 from twin.known.variants import with_traffic
 
 REQUESTS = half_loaded()
@@ -119,6 +120,17 @@ def test_hits_that_nobody_tells_are_not_simulated() -> None:
     found = chain(compared(*sides))
     assert found.hypotheses[0].verdict == "not simulated"
     assert any("hits cannot be simulated" in text for text in found.limits)
+
+
+def test_latencies_of_fewer_requests_are_no_reason_to_act() -> None:
+    busy = with_traffic(REQUESTS, {"rate_factor": 3.0}, 16)
+    refusing = window(busy, name="refusing")
+    end = np.where(np.arange(len(refusing.requests)) % 3 == 0, End.REJECTED, End.FINISHED)
+    fewer = replace(refusing, requests=replace(refusing.requests, end=end))
+    setting = (msgspec.structs.replace(fewer.configs[0], max_queued_requests=4),)
+    found = chain(compared(PLAIN, replace(fewer, configs=setting)))
+    assert next(fact for fact in found.facts if fact.name == "served").changed
+    assert found.advice.title == "No recommendation"
 
 
 def test_several_differences_are_judged_together() -> None:

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import numpy as np
 import pytest
 
 from pipelines.errors import ConfigError
-from pipelines.evidence.evidence_sources import read_profiles, read_rules, trace_notes
+from pipelines.evidence.evidence_sources import profile_of_steps, read_profiles, read_rules, trace_notes
 from pipelines.ingest.kernel_trace import read_profile
+from schemas.steps import Step
 from tests.kernel_labels import BY_DIGEST, BY_NAME, digest
+from tests.made_evidence import half_loaded, window
+from tests.made_jobs import AS_OF_US
 from twin.cost.span_rules import SpanRules
 from twin.cost.taxonomy import SpanClass
 from twin.evidence.profile import KernelProfile, kernel_classes, kernel_facts
@@ -162,3 +166,16 @@ def test_a_wrong_rule_is_named(tmp_path: Path, text: str, where: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError, match=where):
         read_rules(file)
+
+
+def test_class_times_that_steps_carry_are_a_profile() -> None:
+    plain = window(half_loaded(count=20))
+    assert profile_of_steps(plain) is None
+    classes = {"compute": 700, "attention": 200, "of_their_own": 100}
+    timed = [
+        Step(step=n, start_us=AS_OF_US + n, duration_us=1200, decode_requests=1, class_us=classes) for n in range(5)
+    ]
+    found = profile_of_steps(replace(plain, steps={"e0": tuple(timed)}))
+    assert found is not None
+    assert (found.steps, found.total_ms) == (5, pytest.approx(5.0))
+    assert found.unclassified_ratio == pytest.approx(0.1)

@@ -8,13 +8,15 @@ from collections.abc import Container, Iterable, Sequence
 
 from schemas.evidence import Advice, ClassChange, Fact, Grade, Hypothesis
 from twin.evidence.class_guide import UNKNOWN, title_of
+from twin.evidence.measure import SERVED
 from twin.evidence.sensitivity import TOGETHER
 
 GOOD: tuple[Grade, ...] = ("A", "B")
 CARRIES_RATIO = 0.4
 """A class with a smaller share of a change does not carry it."""
 _WHOLE = {"kernel": "kernel time", "engine": "the time of a step (fitted)"}
-_LESS_IS_BETTER = ("TTFT", "TPOT", "E2E")
+LATENCIES = ("TTFT", "TPOT", "E2E")
+FELT = (*LATENCIES, SERVED)
 _RISKS = {
     "prefix_reuse": (
         "the gain is that of these hit ratios: traffic that shares less keeps less of it",
@@ -26,6 +28,11 @@ _RISKS = {
     "cost": ("step costs of a role may have moved with the batch shapes seen; a profile would tell",),
     "class": ("a class may be hidden behind another: its time is not the time it would save",),
 }
+
+
+def felt(facts: Iterable[Fact]) -> list[Fact]:
+    """Facts that users feel."""
+    return [fact for fact in facts if fact.level == "request" and fact.name.split()[0] in FELT]
 
 
 def leading(hypotheses: Sequence[Hypothesis]) -> Hypothesis | None:
@@ -53,16 +60,15 @@ def finding(
 ) -> str:
     """What happened, in one sentence with its figures."""
     facts = tuple(facts)
-    if not any(fact.level == "request" for fact in facts):
+    if not _has_latencies(facts):
         said = (lead.statement if lead is not None else "", carried, "whether it reached users was not measured")
         return "; ".join(part for part in said if part)
     if not user_changed:
         return "no latency that a user feels changed by more than noise"
     moved = [
         f"{fact.name} {_value(fact.base)} -> {_value(fact.candidate)} {fact.unit} ({_percent(fact.change_ratio)})"
-        for fact in facts
-        if fact.level == "request" and fact.changed is not False and not fact.group and fact.change_ratio is not None
-        if fact.name.split()[0] in _LESS_IS_BETTER
+        for fact in felt(facts)
+        if fact.changed is not False and not fact.group and fact.change_ratio is not None
     ]
     reached = f"{f'for {tried} ' if tried else ''}it reached the user: {'; '.join(moved) or 'see the facts'}"
     if lead is None:
@@ -72,10 +78,10 @@ def finding(
 
 def advise(lead: Hypothesis | None, facts: Sequence[Fact], grade: Grade, user_changed: bool) -> Advice:
     """The advice under its title."""
-    if not any(fact.level == "request" for fact in facts):
+    if not _has_latencies(facts):
         return Advice(
             title="No recommendation",
-            text="measure requests of both sides first: kernel time alone does not say what users feel",
+            text="measure latencies of requests on both sides first: nothing here says what users feel",
         )
     if not user_changed:
         return Advice(title="No recommendation", text="keep things as they are: nothing changed beyond noise")
@@ -90,6 +96,13 @@ def advise(lead: Hypothesis | None, facts: Sequence[Fact], grade: Grade, user_ch
             title="No recommendation",
             text="the traffic differs: compare under one and the same traffic before changing anything",
             risks=_RISKS["load"],
+        )
+    fewer = next((fact for fact in facts if fact.name == SERVED and fact.changed), None)
+    if fewer is not None:
+        return Advice(
+            title="No recommendation",
+            text=f"one side serves fewer requests ({_value(fewer.base)} -> {_value(fewer.candidate)} %): its latencies"
+            " are those of fewer requests; compare at equal shares served",
         )
     better = _better(facts)
     return Advice(
@@ -120,13 +133,16 @@ def not_shown(facts: Sequence[Fact], told: frozenset[str], repeats: int, kept_up
     return tuple(found)
 
 
+def _has_latencies(facts: Iterable[Fact]) -> bool:
+    return any(fact.name != SERVED for fact in felt(facts))
+
+
 def _better(facts: Sequence[Fact]) -> bool:
     """Whether the candidate is the better side for users: latencies that changed mostly fell."""
     moved = [
         fact.change_ratio
-        for fact in facts
-        if fact.level == "request" and fact.changed is not False and fact.change_ratio is not None
-        if fact.name.split()[0] in _LESS_IS_BETTER
+        for fact in felt(facts)
+        if fact.name != SERVED and fact.changed is not False and fact.change_ratio is not None
     ]
     return sum(1 if ratio < 0 else -1 for ratio in moved) > 0
 

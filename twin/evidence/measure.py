@@ -15,12 +15,13 @@ from schemas.steps import Step
 from twin.evidence.phases import Stretch, stretches
 from twin.evidence.resample import LEAST_IN_STRETCH, Blocks, Change, Sample, Statistic, change
 from twin.evidence.window import Window, same_workload
+from twin.known.requests import End
 from twin.metrics import METRICS, FloatArray, quantile
 
 BLOCK_S = 30.0
 NOISE_FLOOR_RATIO = 0.15
 """One trace recorded twice on one machine differed by 6 to 15 % at P50, P95 and P99 (recordings of this project)."""
-OFFERED, THROUGHPUT = "offered requests", "output throughput"
+OFFERED, THROUGHPUT, SERVED = "offered requests", "output throughput", "served"
 RATES = (OFFERED, THROUGHPUT)
 _MS = 1e3
 _TITLES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
@@ -135,6 +136,9 @@ def _figures(base: Window, candidate: Window) -> Iterator[_Figure]:
             if all(side.values.size for side in sides):
                 name = f"{_TITLES[metric]} P{q * 100:g}"
                 yield "request", name, "ms", _MS, sides, _quantile(q), f"P{q * 100:g}"
+    served = _served(base), _served(candidate)
+    if all(side.values.size for side in served):
+        yield "request", SERVED, "%", 1e2, served, _mean, "mean"
     yield from _rates(base, candidate)
     waits = [_queue_waits(side) for side in (base, candidate)]
     if all(side.values.size for side in waits):
@@ -170,6 +174,13 @@ def _output_tokens(window: Window) -> Sample:
     last_s = window.requests.last_s - window.from_s
     told = np.isfinite(last_s)
     return _per_second(window, last_s[told], window.requests.osl_tokens[told].astype(np.float64))
+
+
+def _served(window: Window) -> Sample:
+    """1 for a member that finished, 0 for one that was refused or aborted; those still open are left out."""
+    end = window.requests.end[window.members]
+    values = np.where(end == End.OPEN, np.nan, (end == End.FINISHED).astype(np.float64))
+    return window.sample(values)
 
 
 def _queue_waits(window: Window) -> Sample:
