@@ -82,6 +82,27 @@ def test_ties_go_by_topic_partition_and_offset_even_across_batches(tmp_path: Pat
     assert found == [(topic, partition, i) for topic in (A, B) for partition in (0, 1) for i in range(30)]
 
 
+@pytest.mark.parametrize("part_bytes", [1_500, 10**6])
+def test_partitions_are_interleaved_by_time_and_a_clock_that_runs_back_keeps_offsets_in_order(
+    tmp_path: Path, part_bytes: int
+) -> None:
+    places = [(topic, partition) for topic in (A, B) for partition in (0, 1)]
+    sent = [
+        row(i, *place, at_ms=START_MS + 7 * i + number - (20 if i % 10 == 3 else 0))
+        for number, place in enumerate(places)
+        for i in range(60)
+    ]
+    recorded(asyncio.run(plain_log(sent)), tmp_path / "a", A, B, part_bytes=part_bytes)
+    expected: list[tuple[int, str, int, int]] = []
+    newest_ms: dict[tuple[str, int], int] = {}
+    for each in sent:
+        place = (each.topic, each.partition)
+        newest_ms[place] = max(newest_ms.get(place, 0), each.timestamp_ms)
+        expected.append((newest_ms[place], each.topic, each.partition, each.offset))
+    found = [(at_ms, each.topic, each.partition, each.offset) for at_ms, each in open_archive(tmp_path / "a").records()]
+    assert found == sorted(expected)
+
+
 class _Killed(BaseException):
     """Nothing catches it, as nothing catches a kill."""
 
