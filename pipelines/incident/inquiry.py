@@ -129,8 +129,7 @@ def _case(
 ) -> Case:
     begin_us, end_us = question.from_us, question.to_us
     forecasts = tuple(each for each in heard.forecasts if begin_us <= each.as_of_us < end_us)
-    found = (find_breach(requests, target, begin_us, end_us) for target in targets)
-    breaches = tuple(each for each in found if each is not None)
+    breaches = tuple(b for target in targets if (b := find_breach(requests, target, begin_us, end_us)))
     first = min(breaches, key=lambda each: each.broke_us, default=None)
     foresight = None if first is None else foresight_of(first, requests, forecasts, heard.alerts, begin_us, end_us)
     moment_us, tried = _remedies(first, foresight, heard, watch)

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from pipelines.archive.moments import utc
 from pipelines.incident.case import Case
-from pipelines.incident.findings import LIKELY_RATIO, SPAN_S, arrival_series, lead_s, risk_of
+from pipelines.incident.findings import LIKELY_RATIO, SPAN_S, Series, arrival_series, lead_s, risk_of
 from pipelines.incident.observing import US_PER_S
 from pipelines.incident.timeline import NAMES, authority_spans, horizon_near, latency_at, seconds
 from schemas.alerts import Alert
 from schemas.forecasts import Forecast
 from schemas.slos import SloTarget
+from twin.metrics import quantile
 
 SHOWN_FORECASTS = 8
 SHOWN_BOTTLENECKS = 6
@@ -94,7 +95,7 @@ def facts(case: Case) -> list[Fact]:
     """The few numbers at the top of the page."""
     breach, foresight = case.breach, case.foresight
     inside = case.requests.arrived_us >= case.from_us
-    found = [Fact("requests arrived", f"{int(inside.sum()):,}", f"{case.forecasts.__len__()} fine forecasts made")]
+    found = [Fact("requests arrived", f"{int(inside.sum()):,}", f"{len(case.forecasts)} fine forecasts made")]
     if breach is None or foresight is None:
         return found
     lasted = lead_s(breach.broke_us, breach.recovered_us)
@@ -187,43 +188,45 @@ def _forecasts(case: Case) -> Table | None:
     breach = case.breach
     if breach is None or not case.forecasts:
         return None
-    ahead = [f for f in case.forecasts if f.as_of_us <= breach.broke_us][-SHOWN_FORECASTS:]
     target = breach.target
     series = arrival_series(case.requests, target.metric, target.quantile, case.from_us, case.to_us)
-    rows = []
-    for forecast in ahead:
-        horizon = horizon_near(forecast)
-        estimate = None if horizon is None else latency_at(horizon, target.metric, target.quantile)
-        if horizon is None or estimate is None:
-            continue
-        end_us = forecast.as_of_us + round(horizon.horizon_s * US_PER_S)
-        at = (end_us - case.from_us) // US_PER_S
-        came = float(series.value[at]) if 0 <= at < series.value.size else math.nan
-        rows.append(
-            (
-                when(case, forecast.as_of_us),
-                f"{risk_of(forecast, target)[0]:.0%}",
-                latency(estimate.value_s),
-                f"{latency(estimate.low_s)} to {latency(estimate.high_s)}",
-                latency(came),
-                f"{horizon.arrivals_per_s.value:.1f} /s",
-                forecast.credibility.level,
-            )
-        )
-    span_s = horizon_near(ahead[-1]).horizon_s if ahead and horizon_near(ahead[-1]) else SPAN_S  # type: ignore[union-attr]
+    ahead = [f for f in case.forecasts if f.as_of_us <= breach.broke_us][-SHOWN_FORECASTS:]
+    rows = (_forecast_row(case, forecast, target, series) for forecast in ahead)
+    name = NAMES[target.metric]
     return Table(
         title="The last forecasts before the miss",
         columns=(
             "made at",
             "risk",
-            f"{NAMES[target.metric]} of the next {span_s:g} s",
+            f"{name} over",
+            "forecast",
             "90 % interval",
             "what came",
             "arrivals",
             "credibility",
         ),
-        rows=tuple(rows),
-        note="Risk is the highest probability over all horizons.",
+        rows=tuple(row for row in rows if row),
+        note=f"Forecasts of {name} P{target.quantile * 100:g}; risk is the highest probability over all horizons.",
+    )
+
+
+def _forecast_row(case: Case, forecast: Forecast, target: SloTarget, series: Series) -> tuple[str, ...]:
+    """One forecast; nothing where it says nothing of the target."""
+    horizon = horizon_near(forecast)
+    estimate = None if horizon is None else latency_at(horizon, target.metric, target.quantile)
+    if horizon is None or estimate is None:
+        return ()
+    at = (forecast.as_of_us + round(horizon.horizon_s * US_PER_S) - case.from_us) // US_PER_S
+    came = float(series.value[at]) if 0 <= at < series.value.size else math.nan
+    return (
+        when(case, forecast.as_of_us),
+        f"{risk_of(forecast, target)[0]:.0%}",
+        f"the next {horizon.horizon_s:g} s",
+        latency(estimate.value_s),
+        f"{latency(estimate.low_s)} to {latency(estimate.high_s)}",
+        latency(came),
+        f"{horizon.arrivals_per_s.value:.1f} /s",
+        forecast.credibility.level,
     )
 
 
@@ -315,8 +318,6 @@ def _fidelity(case: Case) -> str:
 
 def recorded_in_breach(case: Case) -> float | None:
     """The target's quantile over all requests that arrived while it was missed."""
-    from twin.metrics import quantile
-
     breach = case.breach
     if breach is None:
         return None

@@ -219,25 +219,26 @@ def _made(folder: Path, recording: Recording, size_bytes: int) -> Manifest:
     for place, writer in writers.items():
         last = writer.finish()
         parts[place] += [last] if last is not None else []
-    entries = tuple(
-        PartitionEntry(
-            topic=place[0],
-            partition=place[1],
-            start_offset=0,
-            stop_offset=offsets[place],
-            first_offset=0,
-            last_offset=offsets[place] - 1,
-            records=offsets[place],
-            first_ms=times[place][0],
-            last_ms=times[place][1],
-            parts=tuple(parts[place]),
-        )
-        for place in sorted(parts)
-    )
+    entries = tuple(_entry(place, offsets[place], times[place], parts[place]) for place in sorted(parts))
     topics = dict.fromkeys(sorted({entry.topic for entry in entries}), PARTITIONS)
     manifest = Manifest(source="made", from_ms=None, to_ms=None, topics=topics, partitions=entries, complete=True)
     write_manifest(folder, manifest)
     return manifest
+
+
+def _entry(place: tuple[str, int], count: int, times_ms: tuple[int, int], parts: list[Any]) -> PartitionEntry:
+    return PartitionEntry(
+        topic=place[0],
+        partition=place[1],
+        start_offset=0,
+        stop_offset=count,
+        first_offset=0,
+        last_offset=count - 1,
+        records=count,
+        first_ms=times_ms[0],
+        last_ms=times_ms[1],
+        parts=tuple(parts),
+    )
 
 
 def _rounds(recording: Recording) -> Iterator[tuple[int, Outgoing]]:
