@@ -73,7 +73,7 @@ def times(view: DeploymentView) -> dict[str, Any]:
     """All that is needed to tell how old what is shown is. `made_us` is processing time, the others are event time."""
     forecast = view.board.forecast
     return {
-        "newest_us": view.board.newest_us,
+        "newest_us": max(view.board.newest_us, forecast.as_of_us if forecast else 0),
         "as_of_us": forecast.as_of_us if forecast else None,
         "expires_us": forecast.expires_us if forecast else None,
         "made_us": view.made_us.get(forecast.phase) if forecast else None,

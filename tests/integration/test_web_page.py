@@ -245,6 +245,30 @@ def test_when_the_pages_server_is_gone_it_says_so_and_comes_back_by_itself() -> 
     assert asyncio.run(act()) == []
 
 
+def test_an_axis_has_few_places_whatever_its_ends_are() -> None:
+    asked = """(async () => {
+      const { decades } = await import('/static/charts.js');
+      let most = 0;
+      for (let at = 0; at < 20000; at += 1) {
+        const low = 10 ** (Math.random() * 12 - 6);
+        const high = low * 10 ** (Math.random() * 8);
+        const places = decades(low, high);
+        if (!places.every((place, n) => place >= low && place <= high && !(place <= places[n - 1]))) return [low, high];
+        most = Math.max(most, places.length);
+      }
+      return [most, decades(0, 1).length, decades(NaN, 1).length, decades(1, Infinity).length, decades(3, 3).length];
+    })()"""
+
+    async def act(tab: Tab, page: RunningPage, log: LocalLog) -> None:
+        await tab.open(page.url)
+        await tab.until("document.readyState === 'complete'")
+        most, *nothing = await tab.run(asked)
+        assert 4 <= most <= 10
+        assert nothing == [0, 0, 0, 0]
+
+    looked_at(act)
+
+
 def test_names_from_the_wire_are_text_and_nothing_else() -> None:
     hostile = '<img src=x onerror="window.hit=1">/../?#&\' 名'
 

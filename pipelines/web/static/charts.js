@@ -100,7 +100,7 @@ export class TimeChart {
       scales: { x: { time: true, auto: false }, y: this.scaleY() },
       axes: [
         { ...axis, space: 70, size: 34, values: (_, ticks) => ticks.map((t) => clock(t * 1e6).slice(0, this.told.span[1] - this.told.span[0] > 600 ? 5 : 8)) },
-        { ...axis, size: 62, space: 26, values: (_, ticks) => ticks.map((t) => (t === null ? null : this.y.unit(t))), ...(this.y.log ? { filter: decades, grid: { ...axis.grid, filter: decades } } : {}) },
+        { ...axis, size: 62, space: 26, values: (_, ticks) => ticks.map((t) => (t === null ? null : this.y.unit(t))), ...(this.y.log ? { splits: (plot, _, least, most) => decades(least, most), filter: (plot, splits) => splits } : {}) },
       ],
       series: [{}, ...this.lines.map((line) => this.series(line))],
       bands: this.lines.flatMap((line, at) => (line.band === undefined ? [] : [{ series: [at + 1, line.band + 1], fill: colour(line.fill), dir: -1 }])),
@@ -204,11 +204,14 @@ export class TimeChart {
   }
 }
 
-/** Of a logarithmic axis, 1, 2 and 5 of each decade; 1 alone where there are many decades. */
-function decades(plot, splits) {
-  const many = Math.log10(plot.scales.y.max / plot.scales.y.min) > 2.6;
-  return splits.map((value) => {
-    const first = Math.round(value / 10 ** Math.floor(Math.log10(value) + 1e-9));
-    return first === 1 || (!many && (first === 2 || first === 5)) ? value : null;
-  });
+/**
+ * Places of a logarithmic axis: 1, 2 and 5 of each decade, 1 alone where there are many decades. The library's own go on
+ * without end where an axis does not begin at a power of ten.
+ */
+export function decades(least, most) {
+  if (!(least > 0 && most >= least && Number.isFinite(most))) return [];
+  const [first, last] = [Math.floor(Math.log10(least)), Math.ceil(Math.log10(most))];
+  const steps = Math.log10(most / least) > 2.6 ? [1] : [1, 2, 5];
+  const all = Array.from({ length: last - first + 1 }, (_, at) => steps.map((step) => Number(`${step}e${first + at}`))).flat();
+  return all.filter((value) => value >= least && value <= most);
 }
