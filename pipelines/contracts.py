@@ -12,6 +12,16 @@ import msgspec
 from schemas.base import SCHEMA_VERSION
 from schemas.topics import DLQ, OUTPUTS, TOPICS, Topic
 
+CLOUD_EVENT_HEADERS: dict[str, dict[str, str]] = {
+    "ce_specversion": {"const": "1.0"},
+    "ce_id": {"description": "the same for a redelivery"},
+    "ce_type": {"description": "the topic and the kind of record"},
+    "ce_source": {"format": "uri-reference"},
+    "ce_time": {"format": "date-time", "description": "event time"},
+    "content-type": {"const": "application/json"},
+}
+"""Binary mode of the Kafka protocol binding for CloudEvents 1.0."""
+
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "contracts"
 
 
@@ -63,7 +73,7 @@ def _channel(topic: Topic) -> dict[str, Any]:
     return {
         "address": topic.name,
         "description": topic.about,
-        "messages": {"record": {"payload": payload, "x-key": topic.key}},
+        "messages": {"record": _message(topic, payload)},
         "bindings": {
             "kafka": {
                 "topicConfiguration": {
@@ -75,13 +85,33 @@ def _channel(topic: Topic) -> dict[str, Any]:
     }
 
 
+def _message(topic: Topic, payload: dict[str, Any]) -> dict[str, Any]:
+    """A message of a channel; outputs carry the attributes of a CloudEvent in headers."""
+    message: dict[str, Any] = {
+        "name": topic.name,
+        "payload": payload,
+        "bindings": {"kafka": {"key": {"type": "string"}}},
+        "x-key": topic.key,
+    }
+    if topic.type is not None:
+        message["contentType"] = "application/json"
+    if topic in OUTPUTS:
+        message["headers"] = {
+            "type": "object",
+            "required": list(CLOUD_EVENT_HEADERS),
+            "properties": {name: {"type": "string"} | rule for name, rule in CLOUD_EVENT_HEADERS.items()},
+        }
+    return message
+
+
 def _operation_id(topic: Topic) -> str:
     return topic.name.removeprefix("twincast.").replace(".", "_")
 
 
 def _operation(topic: Topic) -> dict[str, Any]:
     action = "send" if topic in OUTPUTS or topic is DLQ else "receive"
-    return {"action": action, "channel": {"$ref": f"#/channels/{topic.name}"}}
+    channel = f"#/channels/{topic.name}"
+    return {"action": action, "channel": {"$ref": channel}, "messages": [{"$ref": f"{channel}/messages/record"}]}
 
 
 def _pretty(value: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any
+from urllib.parse import quote
 
 from schemas.codec import MAX_MESSAGE_BYTES, encode
 from schemas.topics import DLQ
@@ -41,7 +42,7 @@ def outgoing(effect: Emit, deployment: str) -> Outgoing:
         ("ce_specversion", b"1.0"),
         ("ce_id", f"{deployment}/{tag}/{at_us}/{digest}".encode()),
         ("ce_type", f"{effect.topic.name}.{tag}".encode()),
-        ("ce_source", f"/twincast/{deployment}".encode()),
+        ("ce_source", f"/twincast/{quote(deployment, safe='')}".encode()),
         ("ce_time", datetime.fromtimestamp(at_us / 1e6, UTC).isoformat().encode()),
         ("content-type", b"application/json"),
     )
