@@ -19,6 +19,7 @@ NAMES = (
     "record",
     "replay",
     "incident",
+    "ledger",
     "up",
     "watch",
     "web",
