@@ -1,4 +1,4 @@
-"""The newest forecast of every deployment, read from the log as it comes. Keeps no history and decides nothing.
+"""The newest forecast and the open proposals of every deployment, read as they come. Decides nothing.
 
 Law: a caller that is slow gets the newest forecast of each deployment and no other; an older or repeated one never
 replaces a newer one; however long the log is away, reading goes on when it is back.
@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Self
 
 from pipelines.client.ages import Clock, LiveClock
+from pipelines.client.open_actions import OpenActions
 from pipelines.client.reading import Reading
 from pipelines.errors import ConfigError
 from pipelines.log import Log, LogRecord, TopicPartition, require_topics
@@ -20,14 +21,15 @@ from pipelines.outputs import MADE_HEADER
 from pipelines.partitions import partition_of
 from pipelines.places import find_place, open_log
 from pipelines.settings import Settings, read_settings
+from schemas.actions import Action
 from schemas.changes import Change
 from schemas.codec import SchemaError, decode, encode
 from schemas.forecasts import Forecast
-from schemas.topics import CHANGES, FORECASTS
+from schemas.topics import ACTIONS, CHANGES, FORECASTS
 
 log = logging.getLogger("twincast.client")
 
-LOOK_BACK_RECORDS = 20
+LOOK_BACK_RECORDS = {FORECASTS.name: 20, ACTIONS.name: 200}
 """Per partition, so that a subscriber that starts knows the present state at once."""
 MAX_DEPLOYMENTS = 10_000
 FIRST_RETRY_S, LAST_RETRY_S = 0.2, 5.0
@@ -57,23 +59,23 @@ class Subscriber:
         self._log = log_
         self._clock = clock
         self._newest: OrderedDict[str, Reading] = OrderedDict()
+        self._actions = OpenActions(clock)
         self._waiting: OrderedDict[str, None] = OrderedDict()
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._partitions = 0
+        self._partitions: dict[str, int] = {}
         self.received = 0
         """Forecasts read that were newer than what was known."""
         self.skipped = 0
         """Forecasts that a newer one replaced before they were asked for."""
         self.refused = 0
-        """Records that were no forecast, or one that no longer counts."""
+        """Records that cannot be read, and forecasts that no longer count."""
         self.trouble = ""
         """Why reading stands still, empty while it does not."""
 
     async def __aenter__(self) -> Self:
-        counts = await self._log.partition_counts([FORECASTS.name])
-        require_topics([FORECASTS.name], counts, self._log.name)
-        self._partitions = counts[FORECASTS.name]
+        self._partitions = await self._log.partition_counts(LOOK_BACK_RECORDS)
+        require_topics([FORECASTS.name], self._partitions, self._log.name)
         self._task = asyncio.create_task(self._read())
         return self
 
@@ -100,6 +102,10 @@ class Subscriber:
                 f"no forecast of {deployment!r} came so far; known: {', '.join(self.deployments) or 'none'}"
             )
         return reading.require_fresh()
+
+    def actions(self, deployment: str) -> tuple[Action, ...]:
+        """What is proposed now: neither taken back nor expired. `executable` says whether it is more than advice."""
+        return self._actions.standing(deployment)
 
     async def next(self, timeout_s: float | None = None) -> Reading | None:
         """The next fresh forecast of any deployment; None if there was none within `timeout_s`.
@@ -172,18 +178,24 @@ class Subscriber:
             self._news.set()
 
     async def _starts(self) -> dict[TopicPartition, int]:
-        places = [TopicPartition(FORECASTS.name, number) for number in range(self._partitions)]
+        places = [TopicPartition(topic, number) for topic, count in self._partitions.items() for number in range(count)]
         begins, ends = await self._log.begin_offsets(places), await self._log.end_offsets(places)
-        return {place: max(begins[place], ends[place] - LOOK_BACK_RECORDS) for place in places}
+        return {place: max(begins[place], ends[place] - LOOK_BACK_RECORDS[place.topic]) for place in places}
 
     def _take(self, record: LogRecord) -> None:
         try:
-            forecast: Forecast = decode(FORECASTS.name, record.value or b"").record
+            found = decode(record.topic, record.value or b"").record
             made_us = int(dict(record.headers).get(MADE_HEADER, b"0"))
         except (SchemaError, ValueError) as error:
-            log.warning("%s is no forecast: %s", record, error)
+            log.warning("%s cannot be read: %s", record, error)
             self.refused += 1
             return
+        if isinstance(found, Forecast):
+            self._on_forecast(found, made_us)
+        else:
+            self._actions.take(found, made_us)
+
+    def _on_forecast(self, forecast: Forecast, made_us: int) -> None:
         known = self._newest.get(forecast.deployment)
         if known is not None and not _newer(forecast, made_us, known):
             self.refused += 1

@@ -4,18 +4,22 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 from made_forecasts import START_US, US_PER_S, forecast, responses
+from made_records import records_of
 
 from pipelines.client import LiveClock, Reading, ReplayClock, ResponseSurface, StaleForecastError, Subscriber
+from pipelines.client.open_actions import OpenActions
 from pipelines.local.embedded import memory_log
 from pipelines.log import Log, LogUnavailableError, TopicSpec, UnknownTopicError
 from pipelines.outputs import MADE_HEADER
 from pipelines.partitions import partition_of
+from schemas.actions import Action, Withdrawal
 from schemas.changes import Change
 from schemas.codec import decode, encode
 from schemas.forecasts import Forecast
-from schemas.topics import CHANGES, FORECASTS
+from schemas.topics import ACTIONS, CHANGES, FORECASTS
 
 PARTITIONS = 2
 
@@ -48,7 +52,9 @@ def run(test: Callable[[Log, Subscriber, Hands], Awaitable[None]], *before: Fore
     async def main() -> None:
         hands = Hands()
         async with memory_log() as log:
-            await log.create_topics([TopicSpec(name=t, partitions=PARTITIONS) for t in (FORECASTS.name, CHANGES.name)])
+            await log.create_topics(
+                [TopicSpec(name=t, partitions=PARTITIONS) for t in (FORECASTS.name, ACTIONS.name, CHANGES.name)]
+            )
             await write(log, *before)
             async with Subscriber(log, clock=LiveClock(now_us=hands)) as subscriber:
                 await test(log, subscriber, hands)
@@ -261,6 +267,44 @@ def test_the_surface_of_the_last_fine_forecast_serves_the_coarse_one_and_no_long
         hands.at_us = START_US + 26 * US_PER_S
         assert reading.fresh
         assert reading.surface is None
+
+    run(test)
+
+
+def proposal(after_s: float = 0.0, *, name: str = "a1", state: str = "proposed", valid_s: float = 60.0) -> Action:
+    [full, *_] = [record for record in records_of(Action) if isinstance(record, Action)]
+    at_us = START_US + round(after_s * US_PER_S)
+    return msgspec.structs.replace(
+        full, deployment="d", action_id=name, state=state, at_us=at_us, opened_us=START_US,
+        expires_us=at_us + round(valid_s * US_PER_S),
+    )  # fmt: skip
+
+
+def test_a_proposal_stands_until_it_is_taken_back_or_expires() -> None:
+    hands = Hands()
+    book = OpenActions(LiveClock(now_us=hands))
+    book.take(proposal(name="a2"), 0)
+    book.take(proposal(), 0)
+    book.take(proposal(10.0, state="confirmed"), 0)
+    book.take(proposal(5.0, state="resized"), 0)  # older than what is known
+    assert [(a.action_id, a.state) for a in book.standing("d")] == [("a2", "proposed"), ("a1", "confirmed")]
+    assert book.standing("e") == ()
+    hands.at_us = START_US + 60 * US_PER_S
+    assert [a.action_id for a in book.standing("d")] == ["a1"]
+    back = Withdrawal(deployment="d", at_us=START_US + 10 * US_PER_S, action_id="a1", phase="coarse", reason="over")
+    book.take(back, 0)
+    book.take(proposal(10.0, state="confirmed"), 0)  # a redelivery after the withdrawal
+    assert book.standing("d") == ()
+
+
+def test_proposals_are_read_beside_forecasts() -> None:
+    async def test(log: Log, subscriber: Subscriber, hands: Hands) -> None:
+        async with log.producer() as producer:
+            await producer.send(
+                ACTIONS.name, key=b"d", value=encode(proposal()), partition=partition_of("d", PARTITIONS)
+            )
+        await until(lambda: len(subscriber.actions("d")) == 1)
+        assert subscriber.newest("d") is None
 
     run(test)
 
