@@ -19,7 +19,7 @@ from pipelines.hardware_costs import HardwareCosts, read_hardware_costs
 from pipelines.settings import parse_slo
 from pipelines.toml_tables import Document
 from schemas.engines import EngineConfig
-from schemas.evidence import ClassChange, Evidence, EvidenceLevel, Fact, Origin
+from schemas.evidence import ClassChange, Evidence, EvidenceLevel, Fact
 from schemas.requests import RequestFinished
 from twin.cost.prior import kv_capacity_tokens
 from twin.cost.shape import StepShape
@@ -156,47 +156,46 @@ def _windows(case: _WindowsFile, folder: Path, asked: Asked) -> Asked:
 
 
 def _figures(case: _FiguresFile) -> FigureCase:
-    origin: Origin = "published"
-    facts = tuple(
-        Fact(
-            level=row.level,
-            name=row.name,
-            unit=row.unit,
-            base=row.base,
-            candidate=row.candidate,
-            change_ratio=row.candidate / row.base - 1.0 if row.base else None,
-            statistic=row.statistic,
-            parent=row.parent,
-            origin=origin,
-        )
-        for row in case.figure
-    )
-    classes = tuple(
-        ClassChange(
-            span_class=row.span_class,
-            level="kernel",
-            unit="ms",
-            base=row.base_ms,
-            candidate=row.candidate_ms,
-            base_count=row.base_count,
-            candidate_count=row.candidate_count,
-            origin=origin,
-        )
-        for row in case.span_class
-    )
     return FigureCase(
         title=case.title,
         deployment=case.deployment,
         at_us=round(case.at.timestamp() * 1e6),
         base=case.base,
         candidate=case.candidate,
-        facts=facts,
-        classes=classes,
+        facts=tuple(_fact(row) for row in case.figure),
+        classes=tuple(_class(row) for row in case.span_class),
         settings={name: (pair.base, pair.candidate) for name, pair in case.settings.items()},
         tried=case.tried,
         repeats=case.repeats,
         told=frozenset(case.told),
         notes=(f"source: {case.source}",) if case.source else (),
+    )
+
+
+def _fact(row: _Figure) -> Fact:
+    return Fact(
+        level=row.level,
+        name=row.name,
+        unit=row.unit,
+        base=row.base,
+        candidate=row.candidate,
+        change_ratio=row.candidate / row.base - 1.0 if row.base else None,
+        statistic=row.statistic,
+        parent=row.parent,
+        origin="published",
+    )
+
+
+def _class(row: _ClassFigure) -> ClassChange:
+    return ClassChange(
+        span_class=row.span_class,
+        level="kernel",
+        unit="ms",
+        base=row.base_ms,
+        candidate=row.candidate_ms,
+        base_count=row.base_count,
+        candidate_count=row.candidate_count,
+        origin="published",
     )
 
 

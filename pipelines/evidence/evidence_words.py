@@ -27,11 +27,13 @@ def number(value: float | None, unit: str = "") -> str:
 def percent(ratio: float | None) -> str:
     """A change.
 
-    >>> percent(-0.42), percent(0.004), percent(None)
-    ('-42 %', '+0.4 %', '–')
+    >>> percent(-0.42), percent(0.004), percent(13.6), percent(None)
+    ('-42 %', '+0.4 %', '15 times', '–')
     """
     if ratio is None:
         return DASH
+    if ratio >= 3.0:
+        return f"{ratio + 1.0:.0f} times"
     return f"{ratio * 100:+.0f} %" if abs(ratio) >= 0.1 else f"{ratio * 100:+.1f} %"
 
 

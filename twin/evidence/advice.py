@@ -169,4 +169,6 @@ def _value(value: float | None) -> str:
 
 
 def _percent(ratio: float | None) -> str:
-    return "unknown" if ratio is None else f"{ratio * 100:+.0f} %"
+    if ratio is None:
+        return "unknown"
+    return f"{ratio * 100:+.0f} %" if ratio < 3.0 else f"{ratio + 1.0:.0f} times"

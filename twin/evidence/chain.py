@@ -27,7 +27,7 @@ from twin.evidence.work import StepWork, class_changes, role_levels, work_of
 from twin.known.run import Routing
 from twin.settings import TWINCAST_VERSION
 
-KEPT_UP_RATIO = 0.8
+KEPT_UP_RATIO = 0.2
 """Under this share of step time with requests waiting, a window kept up with what was offered."""
 
 
@@ -64,10 +64,8 @@ def chain(asked: Comparison) -> Evidence:
     basis = _basis(asked, measured, simulated, traps, told)
     graded = grade(basis)
     lead = leading(simulated.hypotheses)
-    kept_up = _kept_up(asked.base) and _kept_up(asked.candidate)
-    experiments, cells = plan(
-        basis, graded, _covered(asked, measured, lead is not None and lead.code == "prefix_reuse")
-    )
+    about_prefix = lead is not None and lead.code == "prefix_reuse"
+    experiments, _ = plan(basis, graded, _covered(asked, measured, about_prefix))
     return Evidence(
         deployment=asked.candidate.deployment,
         at_us=asked.candidate.requests.t0_us + round(asked.candidate.to_s * 1e6),
@@ -86,12 +84,9 @@ def chain(asked: Comparison) -> Evidence:
         classes=classes,
         hypotheses=simulated.hypotheses,
         experiments=experiments if measured.user_changed else (),
-        not_shown=not_shown(facts, told, basis.repeats, kept_up),
+        not_shown=not_shown(facts, told, basis.repeats, _kept_up(asked.base) and _kept_up(asked.candidate)),
         limits=(*asked.notes, *(trap.text for trap in traps), *_simulation_limits(asked, simulated)),
-        assumptions=(
-            _about(asked, simulated),
-            f"the matrix has {cells} cells; those that would not move the grade are left out",
-        ),
+        assumptions=(_about(asked, simulated),),
         noise_floor_ratio=measured.floor_ratio,
         rules_version=asked.rules_version,
         twincast_version=TWINCAST_VERSION,

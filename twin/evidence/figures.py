@@ -61,14 +61,7 @@ def chain_of_figures(found: FigureCase, rules_version: str = "") -> Evidence:
     facts, classes = found.facts, _with_shares(found.facts, found.classes)
     user_changed = _reached_user(facts)
     traps = (*traps_of(facts, classes), *_unlike(facts))
-    guesses = hypotheses(
-        Differences(
-            settings=found.settings,
-            class_ratios={row.span_class: row.candidate / row.base for row in classes if row.base and row.candidate},
-            class_shares={row.span_class: row.share_of_change_ratio or 0.0 for row in classes},
-        )
-    )
-    simulated = not_simulated(guesses, found.why_not)
+    simulated = not_simulated(hypotheses(_differences(found, classes)), found.why_not)
     basis = _basis(found, facts, classes, traps)
     graded = grade(basis)
     lead = leading(simulated.hypotheses)
@@ -99,6 +92,14 @@ def chain_of_figures(found: FigureCase, rules_version: str = "") -> Evidence:
         noise_floor_ratio=NOISE_FLOOR_RATIO,
         rules_version=rules_version,
         twincast_version=TWINCAST_VERSION,
+    )
+
+
+def _differences(found: FigureCase, classes: Sequence[ClassChange]) -> Differences:
+    return Differences(
+        settings=found.settings,
+        class_ratios={row.span_class: row.candidate / row.base for row in classes if row.base and row.candidate},
+        class_shares={row.span_class: row.share_of_change_ratio or 0.0 for row in classes},
     )
 
 
