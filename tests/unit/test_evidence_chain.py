@@ -13,6 +13,7 @@ from tests.made_evidence import costs, half_loaded, window
 from tests.made_jobs import COST
 from twin.evidence.chain import Comparison, chain
 from twin.evidence.measure import Judging, measure
+from twin.evidence.profile import ClassTime, KernelProfile
 from twin.evidence.window import Window, cut, same_workload
 from twin.known.requests import End
 from twin.known.variants import with_traffic
@@ -76,6 +77,29 @@ def test_a_slower_machine_without_steps_is_a_change_without_a_cause() -> None:
     assert any(fact.changed for fact in found.facts)
     assert found.hypotheses == ()
     assert found.advice.title == "No recommendation"
+
+
+def profile(compute_ms: float, attention_ms: float = 200.0) -> KernelProfile:
+    classes = {"compute": ClassTime(compute_ms, 100), "attention": ClassTime(attention_ms, 10)}
+    total_ms = compute_ms + attention_ms
+    return KernelProfile("made", classes, total_ms, total_ms, steps=10, rules_version="made")
+
+
+def test_a_class_that_a_profile_shows_is_simulated_and_agrees_on_two_levels() -> None:
+    """Matrix products, 80 % of the time, take half as long again: steps take 1.4 times as long."""
+    found = chain(compared(PLAIN, SLOW, base_profile=profile(800.0), candidate_profile=profile(1200.0)))
+    assert [(each.code, each.verdict) for each in found.hypotheses] == [("class:compute", "agrees")]
+    assert {
+        "kernel level: measured, agrees with the simulation",
+        "request level: measured, agrees with the simulation",
+    } <= (set(found.grade_reasons))
+    assert found.grade == "B"
+
+
+def test_a_profile_that_moved_less_than_the_requests_does_not_agree() -> None:
+    found = chain(compared(PLAIN, SLOW, base_profile=profile(800.0), candidate_profile=profile(1000.0, 200.0)))
+    assert found.hypotheses[0].verdict == "disagrees"
+    assert found.grade == "C"
 
 
 def test_a_setting_is_simulated_and_judged() -> None:

@@ -5,13 +5,14 @@ Law: the same windows, profiles, costs and seed give the same record.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from schemas.evidence import Boundary, ClassChange, Evidence, EvidenceLevel, Fact
 from schemas.slos import SloTarget
 from twin.cost.frozen import FrozenStepCost
+from twin.cost.shape import Role
 from twin.engine.cluster_types import KvLink
 from twin.evidence.advice import advise, carried_by, finding, leading, not_shown
 from twin.evidence.experiments import Covered, plan
@@ -172,13 +173,21 @@ def _simulated(asked: Comparison, measured: Measured, guesses: Sequence[Guess]) 
     twin = Twin(
         base=asked.base,
         other=asked.candidate,
-        costs=asked.costs,
+        costs=_with_profile(asked.costs, asked.base_profile),
         groups=measured.groups,
         routing=asked.routing,
         link=asked.link,
         seed=asked.judging.seed,
     )
     return simulate(twin, guesses, measured, asked.limits)
+
+
+def _with_profile(costs: FittedCosts, profile: KernelProfile | None) -> FittedCosts:
+    """Costs with shares of span classes: as steps tell them, else as the base's profile does for all roles alike."""
+    if costs.classes or profile is None or not profile.total_ms:
+        return costs
+    shares = {name: dict.fromkeys(Role, each.total_ms / profile.total_ms) for name, each in profile.classes.items()}
+    return replace(costs, classes=shares)
 
 
 def _basis(
