@@ -14,7 +14,7 @@ from pipelines.errors import ConfigError
 from pipelines.evidence.evidence_sources import profile_of_steps, read_profiles, read_rules, trace_notes
 from pipelines.ingest.kernel_trace import read_profile
 from schemas.steps import Step
-from tests.kernel_labels import BY_DIGEST, BY_NAME, digest
+from tests.kernel_labels import BY_DIGEST, BY_NAME, LATER, digest
 from tests.made_evidence import half_loaded, window
 from tests.made_jobs import AS_OF_US
 from twin.cost.span_rules import SpanRules
@@ -55,6 +55,14 @@ def test_rules_agree_with_labels_given_by_hand() -> None:
     wrong = [name for name, label in BY_NAME.items() if rules.classify(name) != label]
     assert len(BY_NAME) + len(BY_DIGEST) == 200
     assert len(wrong) / len(BY_NAME) <= 0.05, wrong
+
+
+def test_names_labelled_after_the_rules_agree_as_well() -> None:
+    rules = SpanRules()
+    wrong = [name for name, label in LATER.items() if rules.classify(name) != label]
+    assert len(LATER) == 45
+    assert len(wrong) / len(LATER) <= 0.05, wrong
+    assert not set(LATER) & set(BY_NAME)
 
 
 def test_labels_hold_every_class_that_a_kernel_can_have() -> None:

@@ -62,7 +62,7 @@ RULES: tuple[SpanRule, ...] = (
     ),
     # Matrix products, in the names of their libraries.
     SpanRule(
-        r"gemm|gemv|matmul|cutlass|cublas|xmma|cijk_|wgmma|spl(i?)tk|_mm_|(^|_)bmm_|dot_kernel|nvjet|deep_gemm",
+        r"gemm|gemv|matmul|cutlass|cublas|xmma|cijk_|wgmma|spl(i?)tk|addmm|_mm_|(^|_)bmm_|dot_kernel|nvjet|deep_gemm",
         SpanClass.COMPUTE,
     ),
     SpanRule(
@@ -79,7 +79,7 @@ RULES: tuple[SpanRule, ...] = (
         SpanClass.ELEMENTWISE,
     ),
     SpanRule(
-        r"bn_(fw|bw)|batch_?norm|pool|dropout|embedding|quant|cast|multi_tensor_apply|cumsum|kernel_scan|sort|where|bitmask|compute_position",
+        r"bn_(fw|bw)|batch_?norm|pool|dropout|embedding|quant|cast|multi_tensor_apply|cumsum|kernel_scan|devicescan|sort|where|bitmask|compute_position|slot_mapping|penalt|write_indices",
         SpanClass.ELEMENTWISE,
     ),
     # Host side.
