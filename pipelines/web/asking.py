@@ -24,7 +24,7 @@ from schemas.codec import SchemaError
 from twin.core import Core, SnapshotError
 from twin.settings import CoreSettings
 
-BUDGET_S = 0.06
+BUDGET_S = 0.045
 """Of simulation per answer, and once more for its base the first time."""
 REPLICATIONS = (16, 8, 4, 2, 1)
 SHARED_COSTS = 2.0

@@ -4,12 +4,13 @@ Decides no look. Law: a part is told again only after it changed; a reader that 
 what the server knows.
 """
 
+from collections import Counter
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 from pipelines.board import horizons_of, latency_of
 from pipelines.web.fleet import Fleet
-from pipelines.web.foresight import Foresight, breaches, foresight, warnings
 from pipelines.web.view import DeploymentView
 from schemas.forecasts import Forecast, HorizonForecast
 from schemas.slos import SloTarget
@@ -110,7 +111,7 @@ def _revisions(view: DeploymentView) -> dict[str, int]:
         "changes": counted["changes"],
         "actions": counted["actions"],
         "setup": counted["setup"],
-        "foresight": view.observed.rows.revision + counted["alerts"],
+        "ledger": counted["forecast"] + counted["alerts"] + counted["actions"] + counted["changes"],
     }
 
 
@@ -229,15 +230,29 @@ def _scores(view: DeploymentView, _: int) -> dict[str, Any]:
     }
 
 
-def _foresight(view: DeploymentView, _: int) -> Foresight | None:
-    """None without a target, or before a forecast tells which windows count."""
-    target = view.board.slo
-    if target is None or not view.observed.horizons_s or target.quantile not in QUANTILES:
+def _ledger(view: DeploymentView, _: int) -> dict[str, Any] | None:
+    """The account in short; None before a request has finished."""
+    account = view.account()
+    if account is None:
         return None
-    column = 1 + METRICS.index(target.metric) * len(QUANTILES) + QUANTILES.index(target.quantile)
-    seen = [(int(row[0] or 0), row[column]) for row in view.observed.rows.since(-1)]
-    now_us = view.board.newest_us
-    return foresight(breaches(seen, target.limit_s), warnings(view.board.alerts, now_us), now_us)
+    leads_s = [breach.lead_s for breach in account.breaches if breach.lead_s is not None]
+    fates = Counter(proposal.fate for proposal in account.proposals)
+    return {
+        "targets": len(view.board.targets),
+        "breaches": len(account.breaches),
+        "foreseen": account.foreseen,
+        "covered": account.covered,
+        "lead_s": median(leads_s) if leads_s else None,
+        "pages": account.pages,
+        "false_pages": account.false_pages,
+        "proposals": len(account.proposals),
+        "fates": dict(fates),
+        "needless": account.needless,
+        "engine_hours": account.engine_hours,
+        "engine_hours_obeyed": account.engine_hours_obeyed,
+        "reversals_done": account.reversals_done,
+        "reversals_proposed": account.reversals_proposed,
+    }
 
 
 def _setup(view: DeploymentView, _: int) -> dict[str, Any]:
@@ -275,5 +290,5 @@ _PARTS: dict[str, Callable[[DeploymentView, int], Any]] = {
         {"action": each.action, "ended": each.ended, "ended_us": each.ended_us} for each in view.actions.values()
     ],
     "setup": _setup,
-    "foresight": _foresight,
+    "ledger": _ledger,
 }

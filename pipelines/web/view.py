@@ -8,6 +8,8 @@ from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from pipelines.board import Board, horizons_of
 from pipelines.web.engine_series import EngineSeries
 from pipelines.web.latencies import ObservedLatencies
@@ -17,16 +19,19 @@ from schemas.alerts import Alert
 from schemas.changes import Change
 from schemas.engines import EngineConfig
 from schemas.forecasts import Forecast
-from schemas.requests import RequestRecord
+from schemas.requests import RequestFinished, RequestRecord
 from schemas.scores import Score
 from schemas.slos import Slos
 from schemas.steps import EngineStats, StepBatch
+from twin.ledger import Account, Ledger
 from twin.metrics import METRICS, QUANTILES
 from twin.scoring import SkillLedger
 
 MAX_BANDS = 720
 MAX_CHANGES = 200
 MAX_ACTIONS = 100
+MAX_PROPOSALS = 400
+MAX_REQUESTS = 20_000
 MAX_SCORED = 10_000
 DEFAULT_HORIZONS_S = (30.0, 60.0, 120.0)
 
@@ -50,6 +55,8 @@ class DeploymentView:
         self.engines = EngineSeries()
         self.bands = Rows(MAX_BANDS)
         self.changes: deque[Change] = deque(maxlen=MAX_CHANGES)
+        self.finished: deque[RequestFinished] = deque(maxlen=MAX_REQUESTS)
+        self.proposals: deque[Action | Withdrawal] = deque(maxlen=MAX_PROPOSALS)
         self.actions: OrderedDict[str, ActionStanding] = OrderedDict()
         self.ledger = SkillLedger()
         self.configs: OrderedDict[str, EngineConfig] = OrderedDict()
@@ -64,6 +71,8 @@ class DeploymentView:
         self.board.fold(found)
         if isinstance(found, RequestRecord):
             self.observed.take(found)
+            if isinstance(found, RequestFinished):
+                self.finished.append(_slim(found))
         elif isinstance(found, StepBatch):
             self.engines.on_steps(found.engine, found.steps)
         elif isinstance(found, EngineStats):
@@ -99,6 +108,13 @@ class DeploymentView:
         """Alerts whose newest record says that they fire."""
         newest = {alert.alert_id: alert for alert in self.board.alerts}
         return [alert for alert in newest.values() if alert.state == "firing"]
+
+    def account(self) -> Account | None:
+        """What was foreseen, proposed and done within what is held here; None before a request has finished."""
+        ledger = Ledger(self.deployment, self.board.targets)
+        for record in (*self.configs.values(), *self.finished, *self.board.alerts, *self.changes, *self.proposals):
+            ledger.on_record(record)
+        return ledger.account() if any(each.timed and each.first_token_us for each in self.finished) else None
 
     @property
     def open_actions(self) -> list[Action]:
@@ -158,6 +174,7 @@ class DeploymentView:
 
     def _on_action(self, found: Action | Withdrawal) -> None:
         self.revisions["actions"] += 1
+        self.proposals.append(found)
         standing = self.actions.get(found.action_id)
         if isinstance(found, Withdrawal):
             if standing is not None:
@@ -171,6 +188,11 @@ class DeploymentView:
     def _end(self, action: Action, how: str, at_us: int) -> None:
         self.actions[action.action_id] = ActionStanding(action, how, at_us)
         self.revisions["actions"] += 1
+
+
+def _slim(request: RequestFinished) -> RequestFinished:
+    """Without what may be long."""
+    return msgspec.structs.replace(request, block_hashes=(), chunks=())
 
 
 def _significant(*values_s: float) -> tuple[float, ...]:

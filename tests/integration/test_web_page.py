@@ -118,7 +118,7 @@ def test_a_deployment_shows_all_its_charts_and_panels(shots: Path, dark: bool) -
             "ceiling",
             "engine 0",
             "Inside 90 %",
-            "before it began",
+            "before it began, in the median",
             "slo risk",
             "deploy",
             "Scale out",

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from made_jobs import config, job, plan
 
@@ -85,6 +86,17 @@ def test_a_smaller_batch_than_runs_now_can_be_asked() -> None:
     )
     found = ask(Prospect(crowded, base.footing), Question(max_num_seqs=2, hit_ratio=0.5), RUNS)
     assert ttft_p95_s(found) > ttft_p95_s(ask(Prospect(crowded, base.footing), Question(), RUNS))
+
+
+def test_the_shared_text_is_cached_before_all_and_the_rest_is_each_ones_own() -> None:
+    found = changed(prospect().job, Question(hit_ratio=0.5), RUNS)
+    sources, warm = found.traffic.sources, set(found.engines[0].state.cached_hashes)
+    shared = np.isin(sources.hash_values, list(warm))
+    owner = np.repeat(np.arange(sources.requests), np.diff(sources.hash_offsets))
+    assert 0.4 < shared.mean() < 0.6
+    assert set(sources.hash_first[shared].tolist()) == {-1}
+    assert np.array_equal(sources.hash_first[~shared], owner[~shared])
+    assert np.unique(sources.hash_values[~shared]).size == np.count_nonzero(~shared)
 
 
 def test_shared_blocks_fit_beside_what_is_in_use() -> None:

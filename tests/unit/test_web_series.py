@@ -79,11 +79,12 @@ def test_a_quantile_is_that_of_the_requests_that_arrived_in_the_window(ttfts_s: 
 
 def test_a_request_counts_in_every_window_that_holds_its_arrival_and_in_no_other() -> None:
     observed = ObservedLatencies()
-    for number in range(20):
-        observed.take(finished(number, T0_US + 10 * CELL_US, 1.0))
+    for cell, ttft_s in ((10, 1.0), (13, 2.0)):
+        for number in range(20):
+            observed.take(finished(number, T0_US + cell * CELL_US, ttft_s))
     observed.refresh(T0_US + 100 * CELL_US, (3 * CELL_US / S,))
-    told = [(row[0] - T0_US) // CELL_US for row in observed.rows.since(-1) if row[1] is not None]
-    assert told == [10, 11, 12]
+    told = [((row[0] - T0_US) // CELL_US, row[1]) for row in observed.rows.since(-1) if row[1] is not None]
+    assert told == [(10, 1.0), (11, 1.0), (12, 1.0), (13, 2.0), (14, 2.0), (15, 2.0)]
 
 
 def test_a_quantile_is_not_told_while_unfinished_requests_may_still_move_it() -> None:

@@ -16,10 +16,11 @@ from pipelines.web.view import MAX_ACTIONS, MAX_CHANGES, DeploymentView
 from schemas.changes import Change
 from schemas.codec import decode
 from schemas.topics import ACTIONS, DLQ, FORECASTS, SCORES, STATE
+from twin.ledger import Ledger
 
 pytestmark = pytest.mark.slow
 
-UNTIL_S = 125.0
+UNTIL_S = 155.0
 US = 1_000_000
 
 
@@ -176,3 +177,20 @@ def test_the_newest_state_is_kept_as_bytes_and_a_tombstone_ends_it() -> None:
     assert (known.states["d"].value, known.states["d"].version) == (b"new", (0, 2))
     known.take(record(STATE.name, None, offset=3))
     assert known.states == {}
+
+
+def test_the_ledger_is_the_projects_own_over_what_is_held(view: DeploymentView, told: list[Any]) -> None:
+    assert changed_parts(DeploymentView("empty"), Cursor())["ledger"] is None
+    whole = Ledger("tiny")
+    for each in told:
+        whole.on_record(each)
+    account = whole.account()
+    found = changed_parts(view, Cursor())["ledger"]
+    assert account.breaches
+    assert (found["breaches"], found["foreseen"], found["pages"]) == (
+        len(account.breaches),
+        account.foreseen,
+        account.pages,
+    )
+    assert sum(found["fates"].values()) == found["proposals"] == len(account.proposals) > 0
+    assert found["engine_hours"] == account.engine_hours

@@ -1,7 +1,7 @@
 // Forecasts against what then happened: coverage, skill, windows; and what obeying would have been worth.
 
 import { h, panel, table } from "../dom.js";
-import { age, change, clock, METRIC_NAMES, percent, quantileName, seconds } from "../format.js";
+import { age, change, clock, digits, METRIC_NAMES, percent, quantileName, seconds } from "../format.js";
 
 const WINDOWS = 8;
 
@@ -32,33 +32,31 @@ export class Scores {
 
 export class Ledger {
   constructor() {
-    this.uses = ["scores", "actions", "foresight"];
+    this.uses = ["scores", "ledger"];
     this.panel = panel("Ledger", { note: "what was foreseen, what was proposed, and how the last windows went" });
     this.roots = [this.panel.root];
   }
 
-  update({ scores, actions = [], foresight }) {
+  update({ scores, ledger }) {
     const last = (scores?.last ?? []).filter((each) => each.cell).slice(-WINDOWS).reverse();
-    this.panel.body.replaceChildren(facts(actions, foresight), last.length ? table("Last closed windows", ["Made", "Next", "Forecast", "Interval", "Happened", ""],
+    this.panel.body.replaceChildren(facts(ledger), last.length ? table("Last closed windows", ["Made", "Next", "Forecast", "Interval", "Happened", ""],
       last.map(({ as_of_us, horizon_s, cell }) => [clock(as_of_us), `${horizon_s} s`, seconds(cell.forecast_s), `${seconds(cell.low_s)} to ${seconds(cell.high_s)}`,
         cell.observed_s === undefined || cell.observed_s === null ? "unfinished" : seconds(cell.observed_s),
         h("span", { class: cell.covered ? "badge good" : "badge bad" }, cell.covered ? "inside" : "outside")]), { right: [2, 3, 4] }) : "");
   }
 }
 
-function facts(actions, foresight) {
-  const ended = (word) => actions.filter((each) => each.ended.startsWith(word)).length;
-  const standing = actions.filter((each) => !each.ended).length;
+function facts(ledger) {
+  if (!ledger) return h("p", { class: "empty small" }, "No request has finished yet.");
   const fact = (name, text) => [h("dt", {}, name), h("dd", {}, text)];
-  return h("dl", { class: "facts", style: { "margin-bottom": "12px" } }, foresight ? told(foresight, fact) : fact("breaches", "not known without a target"),
-    fact("proposals", actions.length ? `${standing} open or expired, ${ended("applied")} applied, ${ended("accepted")} accepted, ${ended("rejected")} rejected, ${ended("withdrawn")} withdrawn` : "none so far"));
-}
-
-function told({ foreseen, late, missed, needless, lead_s }, fact) {
-  const all = foreseen + late + missed;
-  return [
-    fact("breaches over 20 s", all ? `${all}: ${foreseen} foreseen, ${late} told while they went on, ${missed} missed` : "none in what is held here"),
-    fact("median lead", lead_s === null ? "–" : lead_s >= 0 ? `${age(lead_s)} before it began` : `${age(-lead_s)} after it began`),
-    fact("needless pages", String(needless)),
-  ];
+  const { breaches, foreseen, covered, lead_s, pages, false_pages, proposals, fates, needless, engine_hours, engine_hours_obeyed, reversals_done, reversals_proposed } = ledger;
+  const hours = (value) => (value === null ? "not known" : digits(value));
+  return h("dl", { class: "facts", style: { "margin-bottom": "12px" } },
+    fact("breaches over 20 s", !ledger.targets ? "not known without a target" : breaches
+      ? `${breaches}: ${foreseen} foreseen, ${breaches - foreseen} missed, ${covered} a proposal would have met in time` : "none in what is held here"),
+    fact("lead", lead_s === null ? "–" : `${age(lead_s)} before it began, in the median`),
+    fact("pages", pages ? `${pages}, ${false_pages} of them false` : "none"),
+    fact("proposals", proposals ? `${proposals}: ${["obeyed", "refused", "withdrawn", "left"].filter((fate) => fates[fate]).map((fate) => `${fates[fate]} ${fate}`).join(", ")}; ${needless} needless` : "none"),
+    fact("engine-hours", `${hours(engine_hours)} as it ran, ${hours(engine_hours_obeyed)} had every proposal been obeyed`),
+    fact("reversals", `${reversals_done} done, ${reversals_proposed} proposed`));
 }
