@@ -7,9 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_archives import PARTITIONS, QUICK, SLO, archive_of, live_run, log_of, made_recording
+from made_archives import (
+    PARTITIONS,
+    QUICK,
+    SLO,
+    archive_of,
+    live_run,
+    log_of,
+    made_recording,
+    plain_log,
+    recorded,
+)
 
 from pipelines.archive.agreement import Outputs, agreement
+from pipelines.archive.capture import Wanted, record
 from pipelines.archive.feeds import ArchiveFeed, Recorded, open_feed
 from pipelines.archive.moments import Until, moment_us, until_of
 from pipelines.archive.overrides import Overrides, parse_overrides
@@ -19,7 +30,7 @@ from pipelines.backtest import Backtest
 from pipelines.cli import main
 from pipelines.errors import ConfigError
 from pipelines.ingest.recording import write_recording
-from pipelines.log import LogRecord, TopicPartition
+from pipelines.log import LogRecord, TopicPartition, TopicSpec
 from pipelines.outputs import Outgoing
 from schemas.changes import Skipped
 from schemas.codec import decode, encode
@@ -309,3 +320,34 @@ def test_a_recording_is_replayed_as_its_player_would_send_it(run: Backtest, tmp_
     name = write_recording(tmp_path / "r", run.recording.events, "synthetic", "test")
     replay = Replay(open_feed(name, slos=(SLO,)), plan(), simulate)
     assert [message for played in replay for message in played.outputs] == run.outputs
+
+
+def test_an_archive_that_no_core_can_read_ends_in_words(tmp_path: Path) -> None:
+    rows = [LogRecord(name, 0, 0, 1_796_052_000_000, b"d", b"x", ()) for name in ("other", TICKS.name, ALERTS.name)]
+    recorded(asyncio.run(plain_log(rows[:1])), tmp_path / "foreign", "other")
+    with pytest.raises(ConfigError, match="holds no record of twincast"):
+        open_feed(tmp_path / "foreign")
+
+    async def uneven() -> None:
+        log = await plain_log(rows[1:2], partitions=1)
+        await log.create_topics([TopicSpec(name=ALERTS.name, partitions=3)])
+        await record(log, tmp_path / "uneven", Wanted(topics=(TICKS.name, ALERTS.name)))
+
+    asyncio.run(uneven())
+    with pytest.raises(ConfigError, match=r"core topics have \[1, 3\] partitions"):
+        open_feed(tmp_path / "uneven")
+    with pytest.raises(ConfigError, match="neither an archive"):
+        open_feed(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["replay", "incident"])
+def test_a_cut_file_ends_as_one_line_and_exit_code_2(
+    run: Backtest, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    part = next(archive_of(run, tmp_path / "a").glob("*requests*/*/*.parquet"))
+    part.write_bytes(part.read_bytes()[:100])
+    assert main([command, str(tmp_path / "a")]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("twincast: ")
+    assert told.count("\n") == 1
+    assert "its manifest says" in told
