@@ -14,12 +14,17 @@ SECONDS = 70.0
 SPEED = 4.0
 
 
-def assert_undisturbed(stage: Stage, seconds: float = SECONDS) -> None:
-    """State, accounts and forecasts are those of an undisturbed run."""
+def assert_undisturbed(stage: Stage, messages: int, seconds: float = SECONDS) -> None:
+    """State, accounts and forecasts are those of an undisturbed run, once the next worker has gone on to the end: the
+    state of one that stops is its last where that can be saved soon, else an earlier one."""
+    after = stage.worker()
+    after.wait_ready()
+    after.wait_done(messages)
+    assert after.stop() == 0
     replay = stage.undisturbed(recording_of(seconds))
     core = stage.cores()["d"]
     expected = [message.value for message in replay.outputs if message.topic == FORECASTS.name]
-    assert core.accounts.as_dict() == replay.core.accounts.as_dict(), stage.workers[0].log[-4000:]
+    assert core.accounts.as_dict() == replay.core.accounts.as_dict(), stage.workers[0].log[-4000:] + after.log[-2000:]
     assert core.state_hash() == replay.core.state_hash()
     assert unique(stage.records(FORECASTS.name)) == expected
 
@@ -42,7 +47,7 @@ def test_stopped_for_longer_than_its_session_it_goes_on(kafka_bootstrap: str, tm
         playing.join()
         worker.wait_done(len(sent))
         assert worker.stop() == 0
-        assert_undisturbed(stage)
+        assert_undisturbed(stage, len(sent))
 
 
 @pytest.fixture
@@ -66,7 +71,7 @@ def test_a_broker_killed_and_started_again_costs_no_record(own_broker: JvmKafka,
         playing.join()
         worker.wait_done(len(sent))
         assert worker.stop() == 0
-        assert_undisturbed(stage)
+        assert_undisturbed(stage, len(sent))
         assert len(worker.log) < 100_000
 
 
