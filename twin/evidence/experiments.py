@@ -86,7 +86,7 @@ def _why(cache: str, hit: str, chunk: str, prefill: str, covered: Covered, tools
     if cache == "on" and ratio == 0.5 and prefill == _usual_prefill(covered) and "chunk_tokens" not in basis.told:
         return f"chunk level: does a {chunk} chunk keep the effect"
     if ratio == 0.5 and chunk == "default" and prefill not in covered.prefills:
-        return f"does the effect reach users under {prefill}"
+        return f"does the effect reach users: {prefill}"
     return ""
 
 
