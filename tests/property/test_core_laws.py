@@ -6,7 +6,7 @@ Any difference in what a job holds changes every number of the forecast, so equa
 import dataclasses
 import random
 from collections.abc import Callable
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Any
 
 import msgspec
@@ -14,17 +14,19 @@ import numpy as np
 import pytest
 from synthetic import START_US, service
 
+from schemas.actions import Action, Scale, Withdrawal
 from schemas.changes import Change, Tick
 from schemas.codec import Decoded, encode
 from schemas.engines import EngineConfig
 from schemas.requests import RequestArrived, RequestFinished
 from schemas.slos import SloTarget
 from schemas.steps import EngineStats, StepBatch
-from schemas.topics import CHANGES, ENGINES, FORECASTS, REQUESTS, SCORES, STEPS, TICKS, Topic
+from schemas.topics import ACTIONS, CHANGES, ENGINES, FORECASTS, REQUESTS, SCORES, STEPS, TICKS, Topic
+from twin.advise.policy import Policy
 from twin.core import Core, SnapshotError
 from twin.effects import Effect, Emit, Simulate
 from twin.intake import Message
-from twin.job import Curves, HorizonResult, ScenarioResult, SimulationJob, SimulationResult
+from twin.job import Curves, HorizonResult, ScenarioResult, SimulationJob, SimulationResult, Tried
 from twin.settings import CoreSettings
 
 SETTINGS = CoreSettings(
@@ -33,6 +35,7 @@ SETTINGS = CoreSettings(
     coarse_replications=2,
     fine_replications=3,
     slos=(SloTarget(metric="ttft_s", quantile=0.95, limit_s=0.5),),
+    policy=Policy(release_after_s=20.0),
 )
 SECONDS = 130.0
 
@@ -74,6 +77,13 @@ def digest_simulation(job: SimulationJob) -> SimulationResult:
             breached=rng.random((n, len(job.slos))) > 0.5,
         )
 
+    def tried() -> tuple[Tried, ...]:
+        count, calm = len(job.engines), 0.1 if job.tick // 8 % 2 else 1.0
+        found = [horizon(60.0) for _ in range(3)]
+        found = [dataclasses.replace(each, latency_s=each.latency_s * calm) for each in found]
+        scales = [Scale(engines_before=count, engines_after=count + delta) for delta in (0, 1, 2)]
+        return tuple(Tried(what, each, found[0]) for what, each in zip(scales, found, strict=True))
+
     curves = Curves(job.grid_s, *(rng.random((n, 4)) for _ in range(5)))
     scenarios = tuple(
         ScenarioResult(
@@ -96,6 +106,7 @@ def digest_simulation(job: SimulationJob) -> SimulationResult:
         scenarios=scenarios,
         simulated_requests=n,
         engine="kernel",
+        tried=() if job.trials is None else tried(),
     )
 
 
@@ -182,6 +193,29 @@ def test_it_forecasts_coarse_then_fine_and_scores_closed_windows(undisturbed: tu
     scores = [effect.record for effect in emitted if effect.topic is SCORES]
     assert {score.horizon_s for score in scores} == {10.0, 20.0}
     assert any(cell.persistence_loss_s is not None for score in scores for cell in score.cells)
+
+
+def test_actions_are_proposed_and_withdrawn_in_pace_with_forecasts(undisturbed: tuple[Core, list[Emit]]) -> None:
+    told = [effect.record for effect in undisturbed[1] if effect.topic is ACTIONS]
+    assert {type(record) for record in told} == {Action, Withdrawal}
+    made = set(forecasts_by_as_of(undisturbed[1]))
+    assert {(record.at_us, record.phase) for record in told} <= made
+    assert all(record.state == "proposed" for record in told if isinstance(record, Action) and record.phase == "coarse")
+
+
+def test_without_targets_or_without_a_policy_nothing_is_proposed() -> None:
+    for settings in (dataclasses.replace(SETTINGS, slos=()), dataclasses.replace(SETTINGS, policy=None)):
+        _, emitted = drive(Core("d", settings), STREAM[: len(STREAM) // 3])
+        assert any(effect.topic is FORECASTS for effect in emitted)
+        assert not any(effect.topic is ACTIONS for effect in emitted)
+
+
+def test_a_core_restores_a_snapshot_of_before_there_were_actions(undisturbed: tuple[Core, list[Emit]]) -> None:
+    old = undisturbed[0].snapshot()
+    state = {name: part for name, part in old.state.items() if name != "advisor"}
+    digest = sha256(msgspec.json.encode(state)).hexdigest()
+    core = Core.restore(msgspec.structs.replace(old, state=state, sha256=digest), SETTINGS)
+    assert core.ticks == undisturbed[0].ticks
 
 
 def test_units_balance_and_nothing_is_held_at_the_end(undisturbed: tuple[Core, list[Emit]]) -> None:
