@@ -28,6 +28,7 @@ from pipelines.partitions import partition_of
 from pipelines.places import Place, open_log
 from pipelines.provision import create
 from pipelines.settings import read_settings
+from schemas.topics import FORECASTS
 from tests.bench.fleet_traffic import fleet, stream
 
 PARTITIONS = 8
@@ -57,6 +58,9 @@ class Found:
     replications: dict[str, set[int]] = field(default_factory=dict)
     behind_s: list[float] = field(default_factory=list)
     messages: int = 0
+    written: int = 0
+    held: int = 0
+    """Forecasts that the worker wrote in all, and units that it had read and not applied at the end."""
 
 
 async def follow(found: Found, environ: dict[str, str]) -> None:
@@ -110,6 +114,9 @@ async def measure(bootstrap: str, seconds: float, requests_per_s: float, deploym
                 found.start_us = start_us
                 await feed(log, found, messages)
                 await asyncio.sleep(PERIOD_S / 2)
+                report = await worker.next_report()
+                found.written = report.written.get(FORECASTS.name, 0)
+                found.held = report.balance.get("held", 0) + report.held
                 following.cancel()
                 await asyncio.wait([following])
                 await worker.stop()
@@ -140,7 +147,10 @@ def main() -> None:
     load = os.getloadavg()[0]
     with running_broker(choice) as bootstrap:
         found = asyncio.run(measure(str(bootstrap), seconds, requests_per_s, int(deployments)))
-    print(f"fleet: {requests_per_s:,.0f} requests/s over {deployments:.0f} deployments, {found.messages:,} messages")
+    print(
+        f"fleet: {requests_per_s:,.0f} requests/s over {deployments:.0f} deployments, {found.messages:,} messages; "
+        f"the worker wrote {found.written} forecasts in all and held {found.held:,} units at the end"
+    )
     print(row("coarse", found.coarse_s, f"within {BAR_S:g} s"))
     print(row("fine", found.fine_s, f"within the period of {PERIOD_S:g} s"))
     reached = ", ".join(f"{phase} {sorted(counts)}" for phase, counts in sorted(found.replications.items()))
