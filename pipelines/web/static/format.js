@@ -2,9 +2,10 @@
 
 const MISSING = "–";
 
-/** Seconds, three digits: `0.012` is "12 ms", `11.2` is "11.2 s". */
+/** Seconds, three digits: `0.012` is "12 ms", `11.2` is "11.2 s". What takes days stands for requests that do not end. */
 export function seconds(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return MISSING;
+  if (value >= 86400) return "unfinished";
   if (value < 0.0995) return `${digits(value * 1000, 2)} ms`;
   if (value >= 600) return `${Math.round(value / 60)} min`;
   return `${digits(value, value < 1 ? 2 : 3)} s`;

@@ -59,12 +59,20 @@ export class Ceiling {
       forecast.horizons.map((each) => bar(`next ${each.horizon_s} s`, each.arrivals_per_s.value, `${digits(each.arrivals_per_s.value)}/s`,
         { low: each.arrivals_per_s.low, high: each.arrivals_per_s.high, most })));
     const responses = fine.responses ?? [];
-    const reaches = (fine.outlook?.reaches ?? []).map(reach);
+    const reaches = reached(fine);
     const now = forecast.engines || forecast.balance.length;
     this.panel.body.replaceChildren(bars, reaches.length ? h("ul", { class: "reasons" }, reaches.map((text) => h("li", {}, text))) : "", responses.length ? table("Other engine counts", ["Engines", "Goodput /s", "Interval", "Breach risk"],
       responses.map((each) => [each.engines === now ? `${each.engines} (now)` : String(each.engines), digits(each.goodput_requests_per_s.value),
         interval(each.goodput_requests_per_s.low, each.goodput_requests_per_s.high), chance(each.breach_probability)]), { right: [1, 2, 3] }) : "");
   }
+}
+
+/** What is passed already in one line, and what lies ahead. */
+function reached({ outlook, as_of_us }) {
+  const all = outlook?.reaches ?? [];
+  const isPassed = (each) => each.reaches_at_us && each.reaches_at_us <= as_of_us;
+  const passed = all.filter(isPassed).map((each) => each.watermark_ratio);
+  return [...(passed.length ? [`${percent(Math.max(...passed))} of the ceiling is passed already`] : []), ...all.filter((each) => !isPassed(each)).map(reach)];
 }
 
 /** When the offered rate reaches a share of the ceiling, in words. */

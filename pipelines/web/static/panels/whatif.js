@@ -4,7 +4,7 @@ import { h, panel, table } from "../dom.js";
 import { age, chance, change, clock, digits, percent, quantileName, seconds } from "../format.js";
 import { TimeChart } from "../charts.js";
 
-const PAUSE_MS = 40;
+const PAUSE_MS = 25;
 const RATES = [0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 4];
 const BATCHES = [0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4];
 const HITS = [null, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
