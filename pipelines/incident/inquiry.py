@@ -176,7 +176,8 @@ def _proposals(heard: _Heard, begin_us: int, end_us: int) -> Iterator[tuple[int,
     told: dict[str, tuple[Any, bool]] = {}
     for record in heard.actions:
         if isinstance(record, Withdrawal):
-            words = f"withdrawn: {record.reason}"
+            before = told.pop(record.action_id, None)
+            words = f"withdrawn: {'' if before is None else _words(before[0]) + ', '}{record.reason}"
         else:
             if told.get(record.action_id) == (record.what, record.executable):
                 continue

@@ -120,9 +120,7 @@ def _tried(candidate: _Candidate, breach: Breach, came: KnownRequests | None, t0
     except ValueError as error:  # such as fewer sequences than are running
         return Remedy(candidate.name, candidate.is_nothing, None, None, f"cannot be tried: {error}")
     hindsight, note = None, ""
-    if came is None or candidate.engines is None:
-        note = "no hindsight: this depends on when it is done" if came is not None else "no hindsight: lengths unknown"
-    else:
+    if came is not None and candidate.engines is not None:
         try:
             hindsight = _hindsight(candidate.engines, breach, came, t0_us)
         except ValueError as error:

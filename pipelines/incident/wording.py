@@ -11,6 +11,7 @@ from pipelines.archive.moments import utc
 from pipelines.incident.case import Case
 from pipelines.incident.findings import LIKELY_RATIO, SPAN_S, Series, arrival_series, lead_s, risk_of
 from pipelines.incident.observing import US_PER_S
+from pipelines.incident.remedies import Remedy
 from pipelines.incident.timeline import NAMES, authority_spans, horizon_near, latency_at, seconds
 from schemas.alerts import Alert
 from schemas.forecasts import Forecast
@@ -278,31 +279,33 @@ def _remedies(case: Case) -> Table | None:
     if not case.remedies or case.breach is None or case.remedies_us is None:
         return None
     name = f"{NAMES[case.breach.target.metric]} P{case.breach.target.quantile * 100:g}"
-    rows = []
-    for each in case.remedies:
-        expected, hindsight = each.expected, each.hindsight
-        ahead = (
-            (DASH, DASH, DASH)
-            if expected is None
-            else (
-                f"{expected.breach_probability:.0%}",
-                f"{latency(expected.value_s)} ({latency(expected.low_s)} to {latency(expected.high_s)})",
-                f"{expected.goodput_requests_per_s:.1f} /s",
-            )
-        )
-        back = (DASH, DASH) if hindsight is None else (latency(hindsight.value_s), f"{hindsight.missed_ratio:.0%}")
-        rows.append((each.name, *ahead, *back, each.note))
+    rows = tuple(_remedy_row(each) for each in case.remedies)
     return Table(
         title="What each action would have done",
-        columns=("action", "risk", f"{name} (90 %)", "goodput", f"{name} in hindsight", "over the limit", ""),
-        rows=tuple(rows),
+        columns=("action", "risk", name, "90 % interval", "goodput", f"{name} in hindsight", "over the limit"),
+        rows=rows,
         intro=f"Risk, {name} and goodput are as forecast at {when(case, case.remedies_us)}, over the longest horizon, "
         "each begun at once, in the recorded state. In hindsight: the requests that really came, through such engines "
         "from the start of the window, with the costs known at that moment; of those that arrived while the target was "
         "missed.",
-        note=_fidelity(case) + " Risk here is the plain share of simulated futures; that of a forecast is calibrated.",
+        note=f"{_fidelity(case)} Risk here is the plain share of simulated futures; that of a forecast is calibrated. "
+        "No hindsight where the effect depends on when it is done.",
         strong=tuple(i for i, each in enumerate(case.remedies) if each.is_nothing),
     )
+
+
+def _remedy_row(remedy: Remedy) -> tuple[str, ...]:
+    expected, hindsight = remedy.expected, remedy.hindsight
+    ahead: tuple[str, ...] = (DASH,) * 4
+    if expected is not None:
+        ahead = (
+            f"{expected.breach_probability:.0%}",
+            latency(expected.value_s),
+            f"{latency(expected.low_s)} to {latency(expected.high_s)}",
+            f"{expected.goodput_requests_per_s:.1f} /s",
+        )
+    back = (DASH, DASH) if hindsight is None else (latency(hindsight.value_s), f"{hindsight.missed_ratio:.0%}")
+    return (f"{remedy.name} ({remedy.note})" if remedy.note else remedy.name, *ahead, *back)
 
 
 def _fidelity(case: Case) -> str:

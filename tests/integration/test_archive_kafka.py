@@ -17,7 +17,7 @@ from pipelines.archive.reading import open_archive
 from pipelines.places import Place
 from schemas.topics import ALERTS, FORECASTS, OUTPUTS, REQUESTS, SCORES, STATE
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def twincast(stage: Stage, *arguments: str, code: int = 0) -> str:
