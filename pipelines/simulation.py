@@ -91,7 +91,7 @@ def simulate_inputs(
     Raises ConfigError, before anything runs, if something cannot work.
     """
     source, costs = inputs.source, inputs.costs
-    if speed_as_recorded and not (inputs.own_costs and costs.learned):
+    if speed_as_recorded and not inputs.follows_speed:
         raise ConfigError(
             "--speed recorded follows the source's own steps; leave --costs, --costs-from, --hardware out"
         )

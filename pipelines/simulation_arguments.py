@@ -37,6 +37,11 @@ class Inputs:
     link_of: Callable[[EngineConfig], KvLink] | None = None
 
     @property
+    def follows_speed(self) -> bool:
+        """Whether steps of the source itself taught the costs, and so tell how fast its machine went when."""
+        return self.own_costs and bool(self.costs.learned)
+
+    @property
     def link(self) -> KvLink | None:
         """Between these engines; None if each does both. Raises ConfigError where one is needed and unknown."""
         if all(config.role == "both" for config in self.engines):

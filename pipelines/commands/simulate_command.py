@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--speed",
         choices=("constant", "recorded"),
-        default="constant",
-        help="of the machine: constant, or as it went in the recording that taught the costs",
+        help="of the machine: as it went in the recording that taught the costs (default where that is the source "
+        "itself), or constant",
     )
     parser.add_argument(
         "--exact", action="store_true", help="with --hardware: cost every step by itself, closer and slower"
@@ -50,11 +50,12 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     _check_outputs(args)
     with progress_bar(f"reading {', '.join(path.name for path in args.source)}"):
         inputs = read_inputs(args)
+    speed = args.speed or ("recorded" if inputs.follows_speed else "constant")
     with progress_bar(f"simulating {len(inputs.source.requests):,} requests"):
         found = simulate_inputs(
             inputs,
             routing=routing_of(args.routing, inputs, settings.core(inputs.source.deployment).routing),
-            speed_as_recorded=args.speed == "recorded",
+            speed_as_recorded=speed == "recorded",
             exact=args.exact,
             simulator=args.simulator,
         )
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     if args.effects:
         with progress_bar("ranking effects") as progress:
             effects = found.effects(progress)
-    account = found.account() | {"speed": args.speed}
+    account = found.account() | {"speed": speed}
     if effects is not None:
         account["effects"] = [asdict(effect) for effect in effects]
     _write(args, found, account)

@@ -95,7 +95,7 @@ def test_simulators_agree_on_every_number(recording: Path, tmp_path: Path) -> No
 
 def test_saved_costs_give_the_same_as_learned_ones(recording: Path, tmp_path: Path) -> None:
     costs = tmp_path / "costs.json"
-    learned = account_of(tmp_path / "a.json", str(recording), "--save-costs", str(costs))
+    learned = account_of(tmp_path / "a.json", str(recording), "--speed", "constant", "--save-costs", str(costs))
     given = account_of(tmp_path / "b.json", str(recording), "--costs", str(costs))
     other = account_of(tmp_path / "c.json", str(recording), "--costs-from", str(recording))
     assert learned["metrics"] == given["metrics"] == other["metrics"]
@@ -192,8 +192,9 @@ def test_the_sample_of_a_real_ramp_is_met(tmp_path: Path) -> None:
 def test_speed_as_recorded_needs_the_recording_s_own_costs(
     recording: Path, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    constant = account_of(tmp_path / "a.json", str(recording))
-    followed = account_of(tmp_path / "b.json", str(recording), "--speed", "recorded")
+    constant = account_of(tmp_path / "a.json", str(recording), "--speed", "constant")
+    followed = account_of(tmp_path / "b.json", str(recording))
+    assert (constant["speed"], followed["speed"]) == ("constant", "recorded")
     assert followed["metrics"] != constant["metrics"]
     capsys.readouterr()
     said = refused(capsys, "simulate", str(recording), "--costs", str(files / "costs.toml"), "--speed", "recorded")
