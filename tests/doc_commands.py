@@ -50,9 +50,10 @@ RULES = (
     Rule(r"curl ", "run"),
     Rule(r"twincast doctor", "run", exits=(0, 1)),  # 1: something is not well, and it says what
     Rule(r"twincast calibrate", "run", exits=(0, 1)),  # 1: the bias grows
-    Rule(r"twincast (record|replay|incident) ", "elsewhere"),  # tests of archives and incidents
+    Rule(r"twincast evidence (BASE|REC|off/)", "elsewhere"),  # tests of evidence; they stand for the reader's own
+    Rule(r"twincast (record|replay|incident) (?!examples)", "elsewhere"),  # tests of archives and incidents
     Rule(r"twincast simulate trace\.csv", "elsewhere"),  # of files that the reader has
-    Rule(r"twincast (topics|backtest|simulate|sweep|import|evidence|completion) ", "run"),
+    Rule(r"twincast (topics|backtest|simulate|sweep|import|evidence|incident) ", "run"),
 )
 
 
