@@ -13,8 +13,8 @@ export class Scores {
   }
 
   update({ scores }) {
-    if (!scores?.windows && !scores?.intervened) {
-      this.panel.body.replaceChildren(h("p", { class: "empty small" }, "No window has closed yet. One closes 60 s after its horizon."));
+    if (!scores?.rows.length && !scores?.intervened) {
+      this.panel.body.replaceChildren(h("p", { class: "empty small" }, "No window with enough requests in it has closed yet. One closes 60 s after its horizon."));
       return;
     }
     const order = Object.keys(METRIC_NAMES);
@@ -55,8 +55,8 @@ function facts(ledger) {
     fact("breaches over 20 s", !ledger.targets ? "not known without a target" : breaches
       ? `${breaches}: ${foreseen} foreseen, ${breaches - foreseen} missed, ${covered} a proposal would have met in time` : "none in what is held here"),
     fact("lead", lead_s === null ? "–" : `${age(lead_s)} before it began, in the median`),
-    fact("pages", pages ? `${pages}, ${false_pages} of them false` : "none"),
-    fact("proposals", proposals ? `${proposals}: ${["obeyed", "refused", "withdrawn", "left"].filter((fate) => fates[fate]).map((fate) => `${fates[fate]} ${fate}`).join(", ")}; ${needless} needless` : "none"),
+    fact("pages", pages ? `${pages}, ${false_pages} of them without a breach so far` : "none"),
+    fact("proposals", proposals ? `${proposals}: ${["obeyed", "refused", "withdrawn", "left"].filter((fate) => fates[fate]).map((fate) => `${fates[fate]} ${fate}`).join(", ")}; ${needless} needless so far` : "none"),
     fact("engine-hours", `${hours(engine_hours)} as it ran, ${hours(engine_hours_obeyed)} had every proposal been obeyed`),
     fact("reversals", `${reversals_done} done, ${reversals_proposed} proposed`));
 }
