@@ -83,9 +83,9 @@ class FrontendOverheads:
 class Trials:
     """Which actions a job is to try. An engine added now is ready after `start_s`; `window_s` after that is judged.
 
-    `deltas` are engines more or less, rising, 0 among them. Other actions, if `others`, act at once and are tried over
-    `near_s`, where doing nothing would miss a target in so many replications that the upper side of the interval is over
-    `trip_ratio` of its limit.
+    `deltas` are engines more or less, rising, 0 among them; fewer are tried with `headroom_ratio` times the traffic.
+    Other actions, if `others`, act at once and are tried over `near_s`. More engines, and these, are tried only where
+    the upper side of doing nothing, its interval stretched by `widen`, is over `trip_ratio` of a limit.
     """
 
     start_s: float = 120.0
@@ -96,9 +96,10 @@ class Trials:
     replications: int = 8
     others: bool = True
     widen: float = 1.0
+    headroom_ratio: float = 1.1
 
     def __post_init__(self) -> None:
-        for name in ("start_s", "window_s", "near_s", "trip_ratio", "widen"):
+        for name in ("start_s", "window_s", "near_s", "trip_ratio", "widen", "headroom_ratio"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):
                 raise ValueError(f"trials.{name} must be a finite number >= 0, got {value}")

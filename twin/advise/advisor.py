@@ -2,9 +2,9 @@
 
 At most one proposal of a kind stands, and at most one is opened per tick. More engines are proposed where the upper
 side with the engines at hand (those that are starting included) reaches the tolerance; they are taken back only where
-it stays below a lower ratio for some time. Fewer are proposed only where one fewer has carried the upper side of the
-rate for some time since the last step, and not within the cooldown of a step the other way. A coarse forecast opens
-only what can be undone and takes nothing back; a fine one confirms, resizes or withdraws.
+it stays below a lower ratio for some time. Fewer are proposed only where one fewer has been enough for some time since
+the last step, with headroom, and not within the cooldown of a step the other way. A coarse forecast opens only what can
+be undone and takes nothing back; a fine one confirms, resizes or withdraws.
 Laws: an id that was withdrawn never comes back; a constant load gives no step one way and then the other; the state
 depends on what was fed, in order, on nothing else.
 """

@@ -27,8 +27,9 @@ class Policy:
     release_ratio, release_after_s
         Let go where it stays below this share for that long. Both are beyond the ones that take hold.
     carries_ratio
-        An engine is given up only if one fewer would keep the upper side below this share of every limit, at the upper
-        side of the rate.
+        An engine is given up only if one fewer would keep the upper side below this share of every limit,
+    headroom_ratio
+        with so many times the traffic that is expected (whose doubt is in the upper side already).
     consolidate_after_s
         How long one fewer must have been enough, since the last step.
     cooldown_s
@@ -49,6 +50,7 @@ class Policy:
     release_ratio: float = 0.8
     release_after_s: float = 60.0
     carries_ratio: float = 0.8
+    headroom_ratio: float = 1.1
     consolidate_after_s: float = 30.0
     cooldown_s: float = 120.0
     start_s: float = 120.0
@@ -66,6 +68,7 @@ class Policy:
             _between(name, getattr(self, name), 0.0, 86_400.0)
         _between("window_s", self.window_s, 1.0, 3_600.0)
         _between("tolerance_ratio", self.tolerance_ratio, 0.05, 10.0)
+        _between("headroom_ratio", self.headroom_ratio, 1.0, 10.0)
         _between("low_credibility_margin_ratio", self.low_credibility_margin_ratio, 1.0, 10.0)
         for name in ("release_ratio", "carries_ratio"):
             _between(name, getattr(self, name), 0.01, 10.0)
@@ -89,6 +92,7 @@ class Policy:
             window_s=self.window_s,
             trip_ratio=self.tolerance_ratio / self.margin_ratio(credibility),
             widen=widen,
+            headroom_ratio=self.headroom_ratio,
             others=any(kind != "scale" for kind in self.allowed),
         )
 

@@ -1,8 +1,8 @@
 """Candidate actions of a forecast job, each simulated on the same random numbers as doing nothing. Proposes nothing.
 
-More engines where doing nothing is in danger of missing a target, one by one until it is not; one fewer, unless the job
-is coarse, at the upper side of the rate, as giving one up must not need it back; every other action where doing nothing
-soon misses a target. Calm costs two runs, danger up to four, other actions one each.
+More engines where doing nothing is in danger of missing a target, one by one until it is not; one fewer, unless the
+job is coarse, with some more traffic than is expected, as giving one up must not need it back; every other action where
+doing nothing soon misses a target. Calm costs three runs at most, danger up to four, other actions one each.
 Law: a candidate that changes nothing is found exactly as doing nothing.
 """
 
@@ -96,18 +96,13 @@ def _fewer(job: SimulationJob, asked: Trials) -> Iterator[Tried]:
     long as a new one needs."""
     if len(job.engines) < 2 or min(asked.deltas) >= 0:
         return
-    whole = replace(_window(job, 0.0, asked.start_s + asked.window_s), scenarios=(_upper(job, asked),))
+    whole = replace(
+        _window(job, 0.0, asked.start_s + asked.window_s),
+        scenarios=(Scenario("headroom", rate_factor=asked.headroom_ratio),),
+    )
     found = _found(replace(whole, engines=resized(job.engines, -1, 0.0)))
     if not in_danger(found, job, asked):
         yield Tried(_scale(job, -1), found, _found(whole))
-
-
-def _upper(job: SimulationJob, asked: Trials) -> Scenario:
-    """Traffic at the upper side of its rate; each replication still draws its own."""
-    span_s = asked.start_s + asked.window_s
-    mean = job.traffic.rate.mean_per_s(span_s)
-    _, high = job.traffic.rate.interval_per_s(span_s)
-    return Scenario("upper", rate_factor=min(max(high / mean, 1.0), 10.0)) if mean > 0.0 else BASELINE
 
 
 def _more(job: SimulationJob, asked: Trials) -> Iterator[Tried]:
