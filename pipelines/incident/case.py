@@ -37,7 +37,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Case:
-    """One incident. Arrays are per second of the window; `breaches` has the first of each target that was missed."""
+    """One incident. Arrays are per second of the window; `breaches` are all, `breach` is the longest: the
+    one that the case is about."""
 
     source: str
     digest: str
@@ -54,6 +55,7 @@ class Case:
     alerts: tuple[Alert, ...]
     proposals: tuple[tuple[int, str], ...]
     authority: tuple[tuple[int, str], ...]
+    breach: Breach | None
     breaches: tuple[Breach, ...]
     foresight: Foresight | None
     phases: tuple[Phase, ...]
@@ -62,8 +64,3 @@ class Case:
     spans: tuple[Span, ...]
     lineage: Lineage | None
     commands: tuple[str, ...] = field(default_factory=tuple)
-
-    @property
-    def breach(self) -> Breach | None:
-        """The breach that the case is about: the first."""
-        return min(self.breaches, key=lambda each: each.broke_us, default=None)

@@ -87,23 +87,31 @@ def _series(at_us: IntArray, values: FloatArray, level: float, from_us: int, to_
     return Series(moments, found)
 
 
-def find_breach(requests: Requests, target: SloTarget, from_us: int, to_us: int) -> Breach | None:
-    """The first breach of a target in a window, None where it was met."""
+def find_breaches(requests: Requests, target: SloTarget, from_us: int, to_us: int) -> tuple[Breach, ...]:
+    """Every breach of a target in a window, in order of time; nothing where it was met."""
     series = arrival_series(requests, target.metric, target.quantile, from_us, to_us)
     over = series.value > target.limit_s
-    if not over.any():
-        return None
-    begin = int(np.argmax(over))
-    end = _recovery(over, begin)
-    values = np.where(np.isnan(series.value[begin:end]), -1.0, series.value[begin:end])
-    worst = begin + int(np.argmax(values))
-    return Breach(
-        target=target,
-        broke_us=int(series.at_us[begin]),
-        recovered_us=int(series.at_us[end]) if end < over.size else None,
-        worst_s=float(series.value[worst]),
-        worst_us=int(series.at_us[worst]),
-    )
+    found = []
+    end = 0
+    while over[end:].any():
+        begin = end + int(np.argmax(over[end:]))
+        end = _recovery(over, begin)
+        worst = begin + int(np.nanargmax(np.where(over[begin:end], series.value[begin:end], -1.0)))
+        found.append(
+            Breach(
+                target=target,
+                broke_us=int(series.at_us[begin]),
+                recovered_us=int(series.at_us[end]) if end < over.size else None,
+                worst_s=float(series.value[worst]),
+                worst_us=int(series.at_us[worst]),
+            )
+        )
+    return tuple(found)
+
+
+def longest(breaches: Iterable[Breach], to_us: int) -> Breach | None:
+    """The breach that lasted longest, the first of those; None where there is none."""
+    return max(breaches, key=lambda each: ((each.recovered_us or to_us) - each.broke_us, -each.broke_us), default=None)
 
 
 def _recovery(over: np.typing.NDArray[np.bool_], begin: int) -> int:

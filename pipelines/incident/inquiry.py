@@ -13,7 +13,7 @@ from pipelines.archive.moments import Until, utc
 from pipelines.archive.replaying import Plan, Replay, Simulate
 from pipelines.errors import ConfigError
 from pipelines.incident.case import Case, Phase, Span
-from pipelines.incident.findings import Breach, Foresight, find_breach, foresight_of, risk_of
+from pipelines.incident.findings import Breach, Foresight, find_breaches, foresight_of, longest, risk_of
 from pipelines.incident.observing import US_PER_S, Observation, Requests
 from pipelines.incident.remedies import Remedy, remedies
 from schemas.actions import Action, HoldBack, Scale, SetLimit, ShiftTraffic, Withdrawal
@@ -129,10 +129,10 @@ def _case(
 ) -> Case:
     begin_us, end_us = question.from_us, question.to_us
     forecasts = tuple(each for each in heard.forecasts if begin_us <= each.as_of_us < end_us)
-    breaches = tuple(b for target in targets if (b := find_breach(requests, target, begin_us, end_us)))
-    first = min(breaches, key=lambda each: each.broke_us, default=None)
-    foresight = None if first is None else foresight_of(first, requests, forecasts, heard.alerts, begin_us, end_us)
-    moment_us, tried = _remedies(first, foresight, heard, watch)
+    breaches = tuple(each for target in targets for each in find_breaches(requests, target, begin_us, end_us))
+    breach = longest(breaches, end_us)
+    foresight = None if breach is None else foresight_of(breach, requests, forecasts, heard.alerts, begin_us, end_us)
+    moment_us, tried = _remedies(breach, foresight, heard, watch)
     return Case(
         source=feed.name,
         digest=feed.digest,
@@ -149,9 +149,10 @@ def _case(
         alerts=tuple(each for each in heard.alerts if begin_us <= each.at_us < end_us),
         proposals=tuple(_proposals(heard, begin_us, end_us)),
         authority=authority,
+        breach=breach,
         breaches=breaches,
         foresight=foresight,
-        phases=_phases(first, forecasts, heard.jobs),
+        phases=_phases(breach, forecasts, heard.jobs),
         remedies_us=moment_us,
         remedies=tried,
         spans=tuple(Span(*place, *ends) for place, ends in sorted(watch.offsets.items())),

@@ -20,6 +20,7 @@ from twin.metrics import quantile
 
 SHOWN_FORECASTS = 8
 SHOWN_BOTTLENECKS = 6
+SHOWN_BREACHES = 8
 DASH = "–"
 
 
@@ -169,15 +170,22 @@ def _ahead(at_us: int | None, later_us: int | None) -> str:
 def _targets(case: Case) -> Table | None:
     if not case.targets:
         return None
-    missed = {breach.target: breach for breach in case.breaches}
-    rows = []
+    rows, strong = [], []
     for target in case.targets:
-        breach = missed.get(target)
-        told = (
-            (DASH, DASH, DASH) if breach is None else _span(case, breach.broke_us, breach.recovered_us, breach.worst_s)
-        )
-        rows.append((target_name(target), "met" if breach is None else "missed", *told))
-    return Table("Targets", ("target", "", "missed from", "met again", "worst"), tuple(rows))
+        missed = [breach for breach in case.breaches if breach.target == target]
+        if not missed:
+            rows.append((target_name(target), "met", DASH, DASH, DASH))
+        for breach in missed[:SHOWN_BREACHES]:
+            if breach == case.breach:
+                strong.append(len(rows))
+            rows.append(
+                (target_name(target), "missed", *_span(case, breach.broke_us, breach.recovered_us, breach.worst_s))
+            )
+    several = len(case.breaches) > 1
+    note = f"{len(case.breaches)} times missed; this page is about the longest." if several else ""
+    return Table(
+        "Targets", ("target", "", "missed from", "met again", "worst"), tuple(rows), note=note, strong=tuple(strong)
+    )
 
 
 def _span(case: Case, begin_us: int, end_us: int | None, worst_s: float) -> tuple[str, str, str]:

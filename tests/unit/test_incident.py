@@ -1,6 +1,7 @@
 """Incidents: when a target was missed, when that could have been known, and pages that hold nothing but themselves."""
 
 import asyncio
+import itertools
 import json
 import math
 import re
@@ -28,9 +29,10 @@ from pipelines.incident.findings import (
     SPAN_S,
     Breach,
     arrival_series,
-    find_breach,
+    find_breaches,
     foresight_of,
     lead_s,
+    longest,
     trailing_series,
 )
 from pipelines.incident.inquiry import Question, inquire
@@ -59,13 +61,26 @@ def overload(calm_s: int = 60, bad_s: int = 60, after_s: int = 120, bad: float =
 
 
 def test_a_breach_begins_with_the_first_window_over_the_limit_and_ends_when_it_is_met_for_good() -> None:
-    found = find_breach(overload(), TTFT, START_US, START_US + 240 * S)
-    assert found is not None
+    (found,) = find_breaches(overload(), TTFT, START_US, START_US + 240 * S)
     broke_s, recovered_s = (found.broke_us - START_US) / S, ((found.recovered_us or 0) - START_US) / S
     assert broke_s == pytest.approx(62, abs=1.1)  # 5 % of 150 requests are 8, which take 1.6 s to come
     assert recovered_s == pytest.approx(148, abs=1.1)
     assert found.worst_s == pytest.approx(2.0)
-    assert find_breach(overload(bad=0.4), TTFT, START_US, START_US + 240 * S) is None
+    assert find_breaches(overload(bad=0.4), TTFT, START_US, START_US + 240 * S) == ()
+
+
+def test_breaches_are_told_one_by_one_and_the_longest_is_the_case() -> None:
+    twice = requests_of(
+        [0.1] * 200 + [1.0] * 60 + [0.1] * 500 + [2.0] * 300 + [0.1] * 400 + [math.inf] * 100 + [0.1] * 10
+    )
+    end_us = START_US + 330 * S
+    found = find_breaches(twice, TTFT, START_US, end_us)
+    assert [each.worst_s for each in found] == [1.0, 2.0, math.inf]
+    assert found[2].recovered_us is None
+    for earlier, later in itertools.pairwise(found):
+        assert (earlier.recovered_us or 0) + SPAN_S * S <= later.broke_us
+    assert longest(found, end_us) == found[1]
+    assert longest((), end_us) is None
 
 
 @settings(max_examples=40, deadline=None)
@@ -103,8 +118,7 @@ def alert(at_s: int, state: Any, name: str = "a") -> Alert:
 
 def foresight_lead(alerts: list[Alert]) -> float | None:
     requests = overload()
-    breach = find_breach(requests, TTFT, START_US, START_US + 240 * S)
-    assert breach is not None
+    (breach,) = find_breaches(requests, TTFT, START_US, START_US + 240 * S)
     found = foresight_of(breach, requests, [], alerts, START_US, START_US + 240 * S)
     return lead_s(found.fired_us, breach.broke_us)
 
