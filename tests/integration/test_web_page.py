@@ -131,7 +131,9 @@ def test_a_deployment_shows_all_its_charts_and_panels(shots: Path, dark: bool) -
         background = await tab.run("getComputedStyle(document.body.parentElement).backgroundColor")
         assert (background == "rgb(14, 19, 25)") == dark
         await tab.run("scrollTo(0, 0)")
-        assert is_picture(await tab.screenshot(shots / f"deployment-{'dark' if dark else 'light'}.png", whole=True))
+        scheme = "dark" if dark else "light"
+        assert is_picture(await tab.screenshot(shots / f"deployment-top-{scheme}.png"))
+        assert is_picture(await tab.screenshot(shots / f"deployment-{scheme}.png", whole=True))
 
     looked_at(act, dark=dark)
 
