@@ -96,7 +96,7 @@ class Trials:
     replications: int = 8
     others: bool = True
     widen: float = 1.0
-    headroom_ratio: float = 1.1
+    headroom_ratio: float = 1.2
 
     def __post_init__(self) -> None:
         for name in ("start_s", "window_s", "near_s", "trip_ratio", "widen", "headroom_ratio"):

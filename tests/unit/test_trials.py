@@ -130,8 +130,9 @@ def test_the_response_surface_takes_what_was_tried_and_adds_the_rest() -> None:
     assert surface(replace(busy, trials=None), ()) == []
 
 
-def test_shares_of_a_job_try_what_the_whole_tries() -> None:
-    whole = asking(BUSY_PER_S)
+@pytest.mark.parametrize("phase", ["coarse", "fine"])
+def test_shares_of_a_job_try_what_the_whole_tries(phase: str) -> None:
+    whole = asking(BUSY_PER_S, phase=phase)
     together = joined([run_with_insight(part) for part in split(whole, 2)])
     apart = run_with_insight(whole)
     assert [each.what for each in together.tried] == [each.what for each in apart.tried]

@@ -26,10 +26,9 @@ class Policy:
         Take hold where the upper side of an interval reaches this share of a limit.
     release_ratio, release_after_s
         Let go where it stays below this share for that long. Both are beyond the ones that take hold.
-    carries_ratio
-        An engine is given up only if one fewer would keep the upper side below this share of every limit,
-    headroom_ratio
-        with so many times the traffic that is expected (whose doubt is in the upper side already).
+    carries_ratio, headroom_ratio
+        An engine is given up only if one fewer would keep the upper side below this share of every limit with so many
+        times the traffic that is expected. The gap is in the traffic: latency says little until it is too late.
     consolidate_after_s
         How long one fewer must have been enough, since the last step.
     cooldown_s
@@ -49,8 +48,8 @@ class Policy:
     tolerance_ratio: float = 1.0
     release_ratio: float = 0.8
     release_after_s: float = 60.0
-    carries_ratio: float = 0.8
-    headroom_ratio: float = 1.1
+    carries_ratio: float = 0.95
+    headroom_ratio: float = 1.2
     consolidate_after_s: float = 30.0
     cooldown_s: float = 120.0
     start_s: float = 120.0

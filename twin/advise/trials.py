@@ -20,6 +20,7 @@ from twin.traffic.scenarios import BASELINE, Scenario
 from twin.whatif import EnginesPoint, resized, with_config
 
 LIMIT_FACTORS: dict[LimitName, tuple[float, ...]] = {"max_num_seqs": (0.5, 1.5), "max_num_batched_tokens": (0.5, 2.0)}
+COARSE_REPLICATIONS = 2
 KV_RESERVE_RATIO = 0.05
 LEAST_HELD_RATIO = 0.02
 """Low-priority traffic below this share is not worth holding back."""
@@ -58,11 +59,11 @@ def surface(job: SimulationJob, found: tuple[Tried, ...]) -> list[EnginesPoint]:
 
 
 def _few(job: SimulationJob, asked: Trials) -> SimulationJob:
+    """Of a coarse job as few as give an interval: it is to be quick. The same however the job is dealt out."""
+    replications = COARSE_REPLICATIONS if job.phase == "coarse" else asked.replications
     return replace(
         job.at_phase("coarse"),
-        coarse_replications=min(
-            job.coarse_replications if job.phase == "coarse" else asked.replications, job.fine_replications
-        ),
+        coarse_replications=min(replications, job.fine_replications),
         share=(0, 1),
         scenarios=(BASELINE,),
         with_insight=False,
