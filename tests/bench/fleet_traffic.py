@@ -19,7 +19,7 @@ from schemas.steps import Step, StepBatch
 from schemas.topics import ENGINES, REQUESTS, SLOS, STEPS
 
 STEP_US = 20_000
-BATCH_STEPS = 10
+BATCH_STEPS = 5
 ISL_TOKENS, OSL_TOKENS = 240, 24
 TTFT_US = 45_000
 TARGET = SloTarget(metric="ttft_s", quantile=0.95, limit_s=0.5)
