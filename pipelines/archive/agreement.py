@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from pipelines.archive.feeds import Recorded
+from pipelines.archive.feeds import Recorded, State, made_us
 from schemas.topics import OUTPUTS
 
 REMEMBERED_IDS = 100_000
@@ -58,11 +58,17 @@ class Agreement:
         return not self.differing
 
 
-def agreement(recorded: Iterable[Recorded], replayed: Outputs) -> Agreement | None:
-    """Compare; None where nothing was recorded."""
+def agreement(recorded: Iterable[Recorded], replayed: Outputs, states: Iterable[State] = ()) -> Agreement | None:
+    """Compare; None where nothing was recorded.
+
+    What was written before the state that the replay of a deployment began from is left out.
+    """
+    since_us = {state.deployment.encode(): state.made_us for state in states}
     live = Outputs()
     seen: OrderedDict[tuple[str, bytes], None] = OrderedDict()
     for output in recorded:
+        if made_us(output.headers) < since_us.get(output.key or b"", 0):
+            continue
         event_id = next((value for name, value in output.headers if name == "ce_id"), None)
         if event_id is not None:
             if (output.topic, event_id) in seen:

@@ -1,7 +1,8 @@
 """A stretch of a log into an archive: every record of the topics up to the ends seen at the start. Judges no record.
 
 Stops at the end offsets it saw when it began, on every partition, also after it was killed and started again. Topics
-that are compacted are taken from their beginning whatever `from_ms` says: they hold what was true at that time.
+that are compacted are taken from their beginning whatever `from_ms` says: they hold what was true at that time. Outputs
+are taken from `OUTPUTS_BEFORE_MS` before it: a score has the timestamp of its forecast, and is written later.
 
 Laws: killed at any moment and started again with the same arguments, the archive holds every record once, as if nothing
 had happened; offsets that the log does not have are told as gaps.
@@ -28,10 +29,12 @@ from pipelines.archive.part_writer import PART_BYTES, PartWriter
 from pipelines.errors import ConfigError
 from pipelines.log import Log, LogRecord, OffsetOutOfRangeError, Reader, TopicPartition
 from pipelines.near_names import instead_of
-from schemas.topics import TOPICS
+from schemas.topics import OUTPUTS, TOPICS
 
 log = logging.getLogger("twincast.archive")
 
+OUTPUTS_BEFORE_MS = 600_000
+_OUTPUT_NAMES = frozenset(topic.name for topic in OUTPUTS)
 MAX_GAPS = 10_000
 GET_RECORDS = 2_000
 SILENCE_S = 1.0
@@ -107,7 +110,7 @@ async def _entries(source: Log, wanted: Wanted, counts: dict[str, int]) -> tuple
     starts, stops = dict(begins), dict(ends)
     if wanted.from_ms is not None:
         timed = [place for place in places if not _is_compacted(place.topic)]
-        found = await source.offsets_for_times(dict.fromkeys(timed, wanted.from_ms))
+        found = await source.offsets_for_times({place: _from_ms(place.topic, wanted.from_ms) for place in timed})
         starts |= {place: ends[place] if offset is None else offset for place, offset in found.items()}
     if wanted.to_ms is not None:
         found = await source.offsets_for_times(dict.fromkeys(places, wanted.to_ms))
@@ -121,6 +124,10 @@ async def _entries(source: Log, wanted: Wanted, counts: dict[str, int]) -> tuple
         )
         for place in places
     )
+
+
+def _from_ms(topic: str, from_ms: int) -> int:
+    return max(from_ms - OUTPUTS_BEFORE_MS, 0) if topic in _OUTPUT_NAMES else from_ms
 
 
 def _is_compacted(topic: str) -> bool:

@@ -12,17 +12,18 @@ from pipelines.archive.manifest import NAME
 from pipelines.archive.reading import Archive, open_archive
 from pipelines.errors import ConfigError
 from pipelines.ingest.recording import read_recording
-from pipelines.outputs import Headers
+from pipelines.outputs import MADE_HEADER, Headers
 from pipelines.playback import as_incoming, messages_of
 from pipelines.runtime import Incoming
 from schemas.changes import Phase, Skipped
 from schemas.codec import SchemaError, decode
 from schemas.slos import SloTarget
-from schemas.topics import INPUTS, OUTPUTS, TICKS, TOPICS
+from schemas.topics import INPUTS, OUTPUTS, REQUESTS, STATE, STEPS, TICKS, TOPICS
 
 RECORDING_PARTITIONS = 4
 INPUT_NAMES = tuple(topic.name for topic in INPUTS)
 CORE_NAMES = tuple(topic.name for topic in TOPICS.values() if topic.core)
+_TRAFFIC = frozenset((REQUESTS.name, STEPS.name))
 Skips = frozenset[tuple[str, int, Phase]]
 """Deployment, event time and phase of ticks that a live run left out."""
 
@@ -33,6 +34,14 @@ class Fed(NamedTuple):
     at_us: int
     message: Incoming
     stamp_ms: int
+
+
+class State(NamedTuple):
+    """A recorded snapshot that a replay can begin from; `made_us` is when it was written, processing time."""
+
+    deployment: str
+    value: bytes
+    made_us: int
 
 
 class Recorded(NamedTuple):
@@ -87,6 +96,9 @@ class Feed(Protocol):
 
     def outputs(self) -> Iterator[Recorded]:
         """What the live run wrote, redeliveries included; nothing where that is not recorded."""
+
+    def states(self) -> tuple[State, ...]:
+        """Where deployments begin whose input is not here from its beginning."""
 
 
 def open_feed(
@@ -164,6 +176,24 @@ class ArchiveFeed:
                 found.add((tick.deployment, tick.tick_us, tick.phase))
         return frozenset(found)
 
+    def states(self) -> tuple[State, ...]:
+        """See `Feed`: per deployment the earliest snapshot after which all input is here. Others begin cold."""
+        manifest = self._archive.manifest
+        starts = {(e.topic, e.partition): e.start_offset for e in manifest.of(INPUT_NAMES)}
+        cut = {partition for (topic, partition), start in starts.items() if start and topic in _TRAFFIC}
+        found: dict[str, State] = {}
+        for _, record in self._archive.records([STATE.name] if cut else []):
+            name = (record.key or b"").decode(errors="replace")
+            if record.value is None or record.partition not in cut or name in found:
+                continue
+            try:
+                offsets = decode(STATE.name, record.value).record.offsets
+            except SchemaError:
+                continue
+            if all(each.next_offset >= starts.get((each.topic, each.partition), 0) for each in offsets):
+                found[name] = State(name, record.value, made_us(record.headers))
+        return tuple(found[name] for name in sorted(found))
+
     def outputs(self) -> Iterator[Recorded]:
         """See `Feed`."""
         for _, record in self._archive.records([topic.name for topic in OUTPUTS]):
@@ -224,3 +254,13 @@ class RecordingFeed:
     def outputs(self) -> Iterator[Recorded]:
         """See `Feed`."""
         return iter(())
+
+    def states(self) -> tuple[State, ...]:
+        """See `Feed`."""
+        return ()
+
+
+def made_us(headers: Headers) -> int:
+    """When an output was written, processing time; 0 where that is not told."""
+    text = next((value for name, value in headers if name == MADE_HEADER), b"")
+    return int(text) if text.isdigit() else 0

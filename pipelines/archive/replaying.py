@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pipelines.archive.feeds import Fed, Feed, Skips
+from pipelines.archive.feeds import Fed, Feed, Skips, State
 from pipelines.archive.moments import Until
 from pipelines.archive.overrides import Overrides
 from pipelines.errors import ConfigError
 from pipelines.outputs import Outgoing, outgoing
 from pipelines.runtime import Incoming, Runtime, Todo
 from schemas.alerts import Alert
-from schemas.codec import decode
+from schemas.codec import SchemaError, decode
 from schemas.state import Snapshot
 from schemas.topics import ALERTS, DLQ, FORECASTS, OUTPUTS, SLOS
+from twin.core import SnapshotError
 from twin.effects import Emit
 from twin.insight import run_with_insight
 from twin.job import SimulationJob, SimulationResult
@@ -69,13 +70,17 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How to replay: settings by deployment, where to stop, what is set, what was learned elsewhere."""
+    """How to replay: settings by deployment, where to stop, what is set, what was learned elsewhere.
+
+    `cold` begins without the states that an archive holds.
+    """
 
     settings_of: Callable[[str], CoreSettings]
     until: Until | None = None
     overrides: Overrides = field(default_factory=Overrides)
     warm: Snapshot | None = None
     pace: Pace = field(default_factory=Pace)
+    cold: bool = False
 
 
 class Replay:
@@ -96,10 +101,25 @@ class Replay:
         self._variant = _Variant(plan.overrides, simulate)
         overrides = plan.overrides
         self.runtime = Runtime(lambda name: overrides.core(plan.settings_of(name)), feed.partitions, plan.warm)
+        self.states = () if plan.cold else feed.states()
+        for state in self.states:
+            self._begin_from(state)
         self.fed = 0
         self.skipped = 0
         self.first_us: int | None = None
         self.last_us: int | None = None
+
+    def _begin_from(self, state: State) -> None:
+        """Go on as the live run did; a core skips input that its state holds already."""
+        try:
+            self.runtime.restore(state.value)
+        except (SchemaError, SnapshotError, ValueError, LookupError, TypeError) as error:
+            raise ConfigError(
+                f"{self._feed.folder}: the recorded state of {state.deployment} cannot be taken over ({error}); "
+                "replay it with --cold"
+            ) from error
+        if self._plan.overrides.slos:
+            self.runtime.cores[state.deployment].state.slos = self._plan.overrides.slos
 
     def __iter__(self) -> Iterator[Played]:
         """Play. Raises ConfigError where the twin cannot run what is set."""

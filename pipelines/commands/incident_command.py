@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deployment", default="", metavar="NAME", help="which, where there are several")
     parser.add_argument("--slo", action="append", default=[], metavar="METRIC:QUANTILE:SECONDS", help="targets")
     parser.add_argument("--warm", type=Path, metavar="FILE", help="what the live run began with")
+    parser.add_argument("--cold", action="store_true", help="begin without the state that an archive holds")
     parser.add_argument("--out", type=Path, default=Path("incident.html"), metavar="FILE", help="the page")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="the same as Markdown")
     parser.add_argument("--json", action="store_true", help="answer with one JSON object: the numbers at the top")
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         settings_of=settings.core,
         overrides=_targets(args.slo),
         warm=None if args.warm is None else read_warm(args.warm),
+        cold=args.cold,
     )
     with progress_bar(f"replaying {feed.name}") as progress:
         case = inquire(feed, question, plan, progress=progress)

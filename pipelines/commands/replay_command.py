@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="counterfactual: see docs")
     parser.add_argument("--slo", action="append", metavar="METRIC:QUANTILE:SECONDS", help="targets of a recording")
     parser.add_argument("--warm", type=Path, metavar="FILE", help="what the live run began with")
+    parser.add_argument("--cold", action="store_true", help="begin without the state that an archive holds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the account as JSON (- for stdout)")
     parser.add_argument("--publish", action="store_true", help="write input and outputs onto a log as well")
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="which (default: TWINCAST_BOOTSTRAP)")
@@ -58,6 +59,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         overrides=overrides,
         warm=None if args.warm is None else read_warm(args.warm),
         pace=Pace(speed),
+        cold=args.cold,
     )
     replay, outputs = Replay(feed, plan), Outputs()
     began_s = time.monotonic()
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         played = _told(replay, feed, outputs, progress)
         namespace = asyncio.run(_publish(args, settings, feed, played)) if args.publish else _drain(played)
     whole = plan.until is None and not overrides.texts
-    compared = agreement(feed.outputs(), outputs) if whole else None
+    compared = agreement(feed.outputs(), outputs, replay.states) if whole else None
     account = _account(feed, replay, outputs, compared) | {
         "set": list(overrides.texts),
         "namespace": namespace,
@@ -121,6 +123,7 @@ def _account(feed: Feed, replay: Replay, outputs: Outputs, compared: Agreement |
         "last": None if replay.last_us is None else utc(replay.last_us),
         "records": replay.runtime.balance(),
         "skipped_phases": replay.skipped,
+        "begun_from_state": [state.deployment for state in replay.states],
         "outputs": dict(sorted(outputs.counts.items())),
         "output_sha256": outputs.sha256,
         "equals_recorded": None if compared is None else compared.equal,
@@ -147,6 +150,8 @@ def _lines(account: dict[str, Any]) -> list[str]:
         f"records in {account['records']['in']} = {others}",
         f"outputs: {wrote}; sha256 {account['output_sha256'][:16]}",
     ]
+    if account["begun_from_state"]:
+        lines.append(f"begun from the recorded state of {', '.join(account['begun_from_state'])}")
     if account["set"]:
         lines.append(f"set: {', '.join(account['set'])}; scores of what happened are left out where engines are set")
     if account["equals_recorded"] is True:

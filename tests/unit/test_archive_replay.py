@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +17,30 @@ from made_archives import (
     made_recording,
     plain_log,
     recorded,
+    send,
 )
 
 from pipelines.archive.agreement import Outputs, agreement
 from pipelines.archive.capture import Wanted, record
-from pipelines.archive.feeds import ArchiveFeed, Recorded, open_feed
+from pipelines.archive.feeds import ArchiveFeed, Recorded, State, open_feed
 from pipelines.archive.moments import Until, moment_us, until_of
 from pipelines.archive.overrides import Overrides, parse_overrides
 from pipelines.archive.replaying import Pace, Plan, Replay
 from pipelines.archive.republish import KeptHeaders, republish, require_namespace
-from pipelines.backtest import Backtest
+from pipelines.backtest import Backtest, finish
 from pipelines.cli import main
 from pipelines.errors import ConfigError
 from pipelines.ingest.recording import write_recording
+from pipelines.local.embedded import memory_log
 from pipelines.log import LogRecord, TopicPartition, TopicSpec
-from pipelines.outputs import Outgoing
+from pipelines.outputs import MADE_HEADER, Outgoing
+from pipelines.playback import as_incoming, messages_of
+from pipelines.provision import create
+from pipelines.runtime import Runtime
 from schemas.changes import Skipped
 from schemas.codec import decode, encode
 from schemas.forecasts import Forecast
-from schemas.topics import ALERTS, FORECASTS, OUTPUTS, SCORES, TICKS
+from schemas.topics import ALERTS, FORECASTS, OUTPUTS, SCORES, TICKS, TOPICS
 from twin.simulate import run as simulate
 
 CONFIG = """[forecast]
@@ -351,3 +356,71 @@ def test_a_cut_file_ends_as_one_line_and_exit_code_2(
     assert told.startswith("twincast: ")
     assert told.count("\n") == 1
     assert "its manifest says" in told
+
+
+def _made(messages: Iterable[Outgoing], at_us: int) -> list[Outgoing]:
+    """As a worker writes them at this processing time."""
+    stamp = (MADE_HEADER, str(at_us).encode())
+    return [Outgoing(m.topic, m.deployment, m.key, m.value, (*m.headers, stamp), m.at_us) for m in messages]
+
+
+@pytest.fixture(scope="module")
+def second_half(run: Backtest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive that begins a little before a snapshot in the middle of a run."""
+    sent = list(messages_of(run.recording, (SLO,)))
+    runtime, written, middle = Runtime(lambda _: QUICK, PARTITIONS), [], len(sent) // 2
+    for number, message in enumerate(as_incoming(sent, PARTITIONS)):
+        written += _made(finish(runtime, runtime.handle(message), simulate), 10 * number)
+        if number == middle:
+            states = runtime.snapshots(message.partition) or []
+            written += _made(states, 10 * number + 5)
+    assert states
+
+    async def act() -> None:
+        log = memory_log()
+        await create(log, PARTITIONS, keep_for_ever=True)
+        await send(log, [*sent, *written])
+        wanted = Wanted(topics=tuple(TOPICS), from_ms=sent[middle - 30].at_us // 1000)
+        await record(log, folder, wanted)
+
+    folder = tmp_path_factory.mktemp("half") / "a"
+    asyncio.run(act())
+    return folder
+
+
+def test_an_archive_from_the_middle_of_a_run_goes_on_from_its_recorded_state(
+    run: Backtest, plain: list[Outgoing], second_half: Path
+) -> None:
+    found = {}
+    for cold in (False, True):
+        feed = open_feed(second_half)
+        replay, outputs, written = Replay(feed, plan(cold=cold), simulate), Outputs(), []
+        for played in replay:
+            for message in played.outputs:
+                outputs.add(message.topic, message.key, message.value)
+                written.append(message)
+        compared = agreement(feed.outputs(), outputs, replay.states)
+        assert compared is not None
+        found[cold] = (written, compared.equal, [state.deployment for state in replay.states])
+    assert found[False][1:] == (True, ["d"])
+    assert found[True][1:] == (False, [])
+    assert len(found[False][0]) > 20
+    assert found[False][0] == plain[-len(found[False][0]) :]
+
+
+def test_a_target_that_is_set_holds_from_a_recorded_state_too(second_half: Path) -> None:
+    overrides = parse_overrides(["slo=e2e_s:0.5:3"])
+    limits = {
+        (risk.metric, risk.limit_s)
+        for forecast in forecasts(replayed(second_half, overrides=overrides))
+        for horizon in forecast.scenarios[0].horizons
+        for risk in horizon.slo_risks
+    }
+    assert limits == {("e2e_s", 3.0)}
+
+
+def test_a_state_that_cannot_be_taken_over_ends_in_words(second_half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = State("d", b"{}", 0)
+    monkeypatch.setattr(ArchiveFeed, "states", lambda _: (broken,))
+    with pytest.raises(ConfigError, match="replay it with --cold"):
+        replayed(second_half)

@@ -80,6 +80,11 @@ def test_breaches_are_told_one_by_one_and_the_longest_is_the_case() -> None:
     for earlier, later in itertools.pairwise(found):
         assert (earlier.recovered_us or 0) + SPAN_S * S <= later.broke_us
     assert longest(found, end_us) == found[1]
+    trembling = requests_of([0.1] * 200 + ([1.0] * 30 + [0.1] * 150) * 3 + [0.1] * 300)
+    series = arrival_series(trembling, "ttft_s", 0.95, START_US, START_US + 200 * S)
+    over = series.value > 0.5
+    assert np.count_nonzero(np.diff(over.astype(int)) > 0) == 3
+    assert len(find_breaches(trembling, TTFT, START_US, START_US + 200 * S)) == 1
     assert longest((), end_us) is None
 
 
