@@ -77,7 +77,7 @@ class Core:
         self.ticks = 0
         self._intake = Intake(settings.sources)
         self._calibration = Calibration()
-        self._drift = DriftAlerts(deployment)
+        self._drift = DriftAlerts(deployment, settings.drift_detectors)
         self._risk = RiskAlerts(deployment)
         self._advisor = Advisor(settings.policy)
         self._windows = OpenWindows()
@@ -389,7 +389,7 @@ class Core:
         self.ledger = SkillLedger.restore(data["ledger"])
         self.authority = Authority.restore(data["authority"])
         self._calibration = Calibration.restore(data["calibration"])
-        self._drift = DriftAlerts.restore(data["drift"])
+        self._drift = DriftAlerts.restore(data["drift"], self.settings.drift_detectors)
         self._risk = RiskAlerts.restore(data["risk"])
         if "advisor" in data:  # older snapshots have none
             self._advisor = Advisor.restore(data["advisor"], self.settings.policy)

@@ -9,7 +9,7 @@ same alerts, snapshot or not.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import add
 from typing import Any, Self
 
@@ -35,7 +35,23 @@ FORECAST = DetectorSettings(
     bucket_s=30.0, bucket_rows=1, settle_s=3_600.0, calm_s=600.0, reference_half_life_s=21_600.0
 )
 """Scores of one horizon overlap; over half a minute they are nearly independent."""
+DEFAULTS: Mapping[AlertKind, DetectorSettings] = {
+    "cost_drift": COST,
+    "traffic_drift": TRAFFIC,
+    "forecast_drift": FORECAST,
+}
 FORECAST_METRICS = ("ttft_s", "e2e_s")
+
+
+def detectors(false_alarms_per_day: float, smallest_effect_ratio: float) -> dict[AlertKind, DetectorSettings]:
+    """Every kind of alert with this knob: false alarms expected of one monitor, and the least change worth telling.
+
+    Raises ValueError where one is not a finite number > 0.
+    """
+    return {
+        kind: replace(default, false_alarms_per_day=false_alarms_per_day, smallest_effect_ratio=smallest_effect_ratio)
+        for kind, default in DEFAULTS.items()
+    }
 
 
 _TIMES = ("onset_us", "_calm_since_us", "_fired_us", "_resolved_us", "_peak_us", "_bucket_us", "_number")
@@ -219,12 +235,7 @@ class DriftAlerts:
 
     def __init__(self, deployment: str, settings: Mapping[AlertKind, DetectorSettings] | None = None) -> None:
         self._deployment = deployment
-        defaults: dict[AlertKind, DetectorSettings] = {
-            "cost_drift": COST,
-            "traffic_drift": TRAFFIC,
-            "forecast_drift": FORECAST,
-        }
-        self._settings: dict[AlertKind, DetectorSettings] = {**defaults, **(settings or {})}
+        self._settings: dict[AlertKind, DetectorSettings] = {**DEFAULTS, **(settings or {})}
         self._monitors: dict[tuple[AlertKind, str], DriftMonitor] = {}
         self._shortest_s = float("inf")
 

@@ -7,9 +7,12 @@ import math
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from schemas.alerts import AlertKind
 from schemas.slos import SloTarget
 from schemas.topics import REQUESTS, STEPS
 from twin.advise.policy import Policy
+from twin.detectors import DetectorSettings
+from twin.drift import detectors
 from twin.job import DEFAULT_HORIZONS_S
 from twin.traffic.scenarios import BASELINE, BURST, LONG_TAIL, Scenario
 
@@ -40,6 +43,10 @@ class CoreSettings:
         A snapshot is offered every so many ticks.
     insight
         Whether fine forecasts hold the ceiling, the bottlenecks and the response surface.
+    false_alarms_per_day
+        Drift alerts to expect of each monitor where nothing drifts; there is one per engine, length and metric.
+    smallest_effect_ratio
+        The least change worth a drift alert: 0.25 tells of levels from 1.25 times the usual on.
     policy
         When actions are proposed; None: never.
     """
@@ -56,6 +63,8 @@ class CoreSettings:
     routing: str = "least_outstanding"
     snapshot_ticks: int = 3
     insight: bool = True
+    false_alarms_per_day: float = 0.1
+    smallest_effect_ratio: float = 0.25
     policy: Policy | None = Policy()  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
@@ -63,6 +72,9 @@ class CoreSettings:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= least):
                 raise ValueError(f"settings.{name} must be a finite number >= {least}, got {value}")
+        for name, most in (("false_alarms_per_day", 1_000.0), ("smallest_effect_ratio", 100.0)):
+            if not 0.0 < getattr(self, name) <= most:
+                raise ValueError(f"settings.{name} must be > 0 and at most {most:g}, got {getattr(self, name)}")
         if not 1 <= self.coarse_replications <= self.fine_replications:
             raise ValueError(
                 "settings need 1 <= coarse_replications <= fine_replications, "
@@ -86,6 +98,11 @@ class CoreSettings:
         """Topics that the watermark waits for, and their lateness in microseconds."""
         names = (REQUESTS.name, STEPS.name) if self.steps_expected else (REQUESTS.name,)
         return dict.fromkeys(names, round(self.lateness_s * 1e6))
+
+    @property
+    def drift_detectors(self) -> dict[AlertKind, DetectorSettings]:
+        """When a drift alert is raised, per kind."""
+        return detectors(self.false_alarms_per_day, self.smallest_effect_ratio)
 
     @property
     def digest(self) -> str:
