@@ -293,6 +293,7 @@ class Core:
             drifting=self._drift.drifting,
             skill=skill,
             assumed_limits=self.state.assumed_limits,
+            transfer_ratio=self.state.transfers.latency_ratio,
         )
         return Footing(
             standing=standing,

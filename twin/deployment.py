@@ -26,7 +26,7 @@ from twin.engine_room import EngineRoom
 from twin.job import EngineSetup, FrontendOverheads
 from twin.live import LiveEngine
 from twin.observed import ObservedRequests, latencies_of
-from twin.overheads import FrontendModel
+from twin.overheads import FrontendModel, TransferModel
 from twin.saturation import Saturation
 from twin.traffic.history import TrafficHistory
 from twin.traffic.plan import TrafficPlan
@@ -100,6 +100,7 @@ class DeploymentState:
         self.baselines = BaselineHistory()
         self.traffic = TrafficHistory()
         self.overheads = FrontendModel()
+        self.transfers = TransferModel()
         self.slos = slos
         self.changes: list[Change] = []
         self.has_stats = False
@@ -162,6 +163,7 @@ class DeploymentState:
         self.traffic.finished(event)
         if event.timed and event.first_token_us is not None:
             self.overheads.on_finished(event)
+            self.transfers.on_finished(event)
             ttft_s, gap_s, e2e_s = latencies_of(event)
             self.baselines.observe(event.at_us, ttft_s, None if gap_s != gap_s else gap_s, e2e_s)
 
@@ -316,6 +318,7 @@ class DeploymentState:
             "baselines": self.baselines.snapshot(),
             "traffic": self.traffic.snapshot(),
             "overheads": self.overheads.snapshot(),
+            "transfers": self.transfers.snapshot(),
             "slos": [msgspec.to_builtins(target) for target in self.slos],
             "changes": [msgspec.to_builtins(change) for change in self.changes],
             "flags": [self.has_stats, self.has_arrivals, self.refingerprinted],
@@ -331,6 +334,8 @@ class DeploymentState:
         self.baselines = BaselineHistory.restore(data["baselines"])
         self.traffic = TrafficHistory.restore(data["traffic"])
         self.overheads = FrontendModel.restore(data["overheads"])
+        if "transfers" in data:  # older snapshots have none
+            self.transfers = TransferModel.restore(data["transfers"])
         self.slos = msgspec.convert(data["slos"], tuple[SloTarget, ...])
         self.changes = msgspec.convert(data["changes"], list[Change])
         self.has_stats, self.has_arrivals, self.refingerprinted = data["flags"]

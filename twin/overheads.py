@@ -85,9 +85,10 @@ class FrontendModel:
 
 
 class TransferModel:
-    """KV transfers: seconds = fixed + per token, and how far single transfers stray from it.
+    """KV loads that requests tell of in their chunks: seconds = fixed + per token, how far single ones stray from it,
+    and what share of latency they are.
 
-    `half_life_transfers`: transfers until an old one has lost half its weight.
+    `half_life_transfers`: transfers, or requests, until an old one has lost half its weight.
 
     >>> model = TransferModel()
     >>> for tokens in (100, 200, 300, 400):
@@ -102,6 +103,23 @@ class TransferModel:
         self.half_life_transfers = half_life_transfers
         self.refused: Counter[str] = Counter()
         self._sums = np.zeros(6)
+        self._loading_s = 0.0
+        self._latency_s = 0.0
+
+    def on_finished(self, event: RequestFinished) -> None:
+        """Learn the loads of one finished request whose latency is known."""
+        loads_us = [(chunk, chunk.kv_load_us) for chunk in event.chunks if chunk.kv_load_us]
+        for chunk, load_us in loads_us:
+            self.learn_one(chunk.tokens if chunk.hit_tokens is None else chunk.hit_tokens, load_us * 1e-6)
+        keep = 0.5 ** (1.0 / self.half_life_transfers)
+        latency_us = max(event.at_us - event.arrived_us, 0)
+        self._loading_s = self._loading_s * keep + min(sum(us for _, us in loads_us), latency_us) * 1e-6
+        self._latency_s = self._latency_s * keep + latency_us * 1e-6
+
+    @property
+    def latency_ratio(self) -> float:
+        """Share of the latency of recent requests that was KV load, 0 .. 1."""
+        return self._loading_s / self._latency_s if self._latency_s > 0.0 else 0.0
 
     def learn_one(self, tokens: int, seconds: float) -> None:
         """Learn one transfer. What is not finite, not > 0, without tokens or beyond 30 s is refused and counted."""
@@ -151,6 +169,7 @@ class TransferModel:
             "version": VERSION,
             "half_life_transfers": self.half_life_transfers,
             "sums": self._sums.tolist(),
+            "spent_s": [self._loading_s, self._latency_s],
             "refused": dict(sorted(self.refused.items())),
         }
 
@@ -163,6 +182,7 @@ class TransferModel:
         if sums.shape != (6,) or not np.isfinite(sums).all():
             raise ValueError(f"transfer model snapshot: sums must be 6 finite numbers, got {data.get('sums')!r}")
         model._sums = sums
+        model._loading_s, model._latency_s = (float(value) for value in data.get("spent_s", (0.0, 0.0)))
         model.refused.update({str(name): int(count) for name, count in data.get("refused", {}).items()})
         return model
 

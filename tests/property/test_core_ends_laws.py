@@ -11,7 +11,7 @@ from test_core_laws import SETTINGS, digest_simulation, drive, forecasts_by_as_o
 from schemas.changes import Tick
 from schemas.codec import encode
 from schemas.engines import EngineConfig
-from schemas.requests import RequestArrived, RequestFinished
+from schemas.requests import PrefillChunk, RequestArrived, RequestFinished
 from schemas.steps import EngineStats, StepBatch
 from schemas.topics import FORECASTS, SCORES
 from twin.core import Core
@@ -122,6 +122,20 @@ def test_without_a_configuration_limits_are_assumed_and_said_to_be() -> None:
     forecasts = [effect.record for effect in emitted if effect.topic is FORECASTS]
     assert len(forecasts) > 20
     assert all("engine configuration not told: limits assumed" in f.credibility.reasons for f in forecasts)
+
+
+def test_loads_of_kv_that_fill_the_latency_are_a_reason_for_doubt() -> None:
+    """A load as long as the whole request, so that the share does not hang on how long requests take here."""
+    loaded = [
+        msgspec.structs.replace(
+            record,
+            chunks=(PrefillChunk(chunk=0, first_token=0, tokens=8, kv_load_us=record.at_us - record.arrived_us),),
+        )
+        for record in ENDS
+    ]
+    _, emitted = drive(Core("d", ENDS_SETTINGS), messages_of([*CONFIGS, *loaded, LAST]))
+    last = [effect.record for effect in emitted if effect.topic is FORECASTS][-1]
+    assert "transfer-heavy (100% of latency)" in last.credibility.reasons
 
 
 def test_an_engine_that_tells_its_name_late_takes_over_what_was_served_without() -> None:

@@ -2,11 +2,12 @@
 
 import math
 
+import msgspec
 import numpy as np
 import orjson
 import pytest
 
-from schemas.requests import RequestFinished
+from schemas.requests import PrefillChunk, RequestFinished
 from twin.overheads import KEPT_REQUESTS, VALUES, FrontendModel, TransferModel
 
 START_US = 1_796_052_000_000_000
@@ -168,3 +169,28 @@ def test_a_restored_transfer_model_goes_on_as_the_original() -> None:
 def test_a_damaged_transfer_model_is_refused(damage: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="transfer model snapshot"):
         TransferModel.restore({**TransferModel().snapshot(), **damage})
+
+
+def loading(i: int, load_us: int | None) -> RequestFinished:
+    chunk = PrefillChunk(chunk=0, first_token=0, tokens=64, hit_tokens=32, kv_load_us=load_us)
+    return msgspec.structs.replace(finished(i), chunks=(chunk,))
+
+
+def test_kv_loads_are_learned_from_chunks_and_told_as_a_share_of_latency() -> None:
+    model = TransferModel()
+    for i in range(200):
+        model.on_finished(loading(i, 50_000))
+    assert model.latency_ratio == pytest.approx(0.1)
+    assert model.predict_one(32) == pytest.approx(0.05)
+    again = TransferModel.restore(orjson.loads(orjson.dumps(model.snapshot())))
+    assert again.latency_ratio == model.latency_ratio
+    for i in range(5_000):
+        model.on_finished(loading(i, None))
+    assert model.latency_ratio < 0.001
+
+
+def test_a_load_longer_than_its_request_counts_as_all_of_it() -> None:
+    model = TransferModel()
+    model.on_finished(loading(0, 3_600_000_000))
+    assert model.latency_ratio == 1.0
+    assert model.refused == {"absurd": 1}
