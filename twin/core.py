@@ -189,7 +189,8 @@ class Core:
         at_us = self._intake.next_at_us()
         if at_us is None or at_us > watermark_us:
             return None
-        return (at_us // self.settings.period_us + 1) * self.settings.period_us
+        period_us, offset_us = self.settings.period_us, self.settings.tick_offset_us(self.deployment)
+        return ((at_us - offset_us) // period_us + 1) * period_us + offset_us
 
     def _apply_until(self, until_us: int) -> list[Effect]:
         alerts = []

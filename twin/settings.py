@@ -29,6 +29,9 @@ class CoreSettings:
     ----------
     period_s
         Forecasts are made at event times k * period.
+    staggered
+        Whether a deployment's ticks come later by a part of the period that its name tells, so that the forecasts of
+        many are not all due at once.
     horizons_s
         Spans ahead, rising.
     coarse_replications, fine_replications
@@ -52,6 +55,7 @@ class CoreSettings:
     """
 
     period_s: float = 10.0
+    staggered: bool = False
     horizons_s: tuple[float, ...] = DEFAULT_HORIZONS_S
     scenarios: tuple[Scenario, ...] = (BASELINE, BURST, LONG_TAIL)
     coarse_replications: int = 4
@@ -92,6 +96,13 @@ class CoreSettings:
     def period_us(self) -> int:
         """The period in microseconds."""
         return round(self.period_s * 1e6)
+
+    def tick_offset_us(self, deployment: str) -> int:
+        """How much later than multiples of the period this deployment's ticks come, in whole milliseconds."""
+        if not self.staggered:
+            return 0
+        drawn = int.from_bytes(blake2b(deployment.encode(), digest_size=8).digest(), "big")
+        return drawn % (self.period_us // 1000) * 1000
 
     @property
     def sources(self) -> dict[str, int]:

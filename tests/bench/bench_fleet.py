@@ -1,7 +1,7 @@
 """Coarse forecasts of a fleet, end to end: `python -m tests.bench.bench_fleet [SECONDS [REQUESTS_PER_S [COUNT]]]`.
 
 One worker with one simulator process on a real Apache Kafka; 20 made services of 100 requests/s each (arrivals, steps
-and ends: about 5,000 records/s) tell their records when they happen, and all are due at the same tick every 10 s. End
+and ends: about 5,000 records/s) tell their records when they happen; ticks come every 10 s, staggered by name. End
 to end is from the tick's event time to when a `pipelines.client` subscriber holds the forecast: it includes the second
 that records may be late, ingest, the queue of 20 simulations, and Kafka twice. Broker, worker, simulator, traffic and
 subscriber share the machine. The work per forecast is the least there is (one coarse replication of the baseline)
@@ -41,6 +41,7 @@ COLD_S = 25.0
 """Ticks before this know too little to be compared."""
 CONFIG = """[forecast]
 period_s = 10.0
+staggered = true
 horizons_s = [30.0, 60.0, 120.0]
 coarse_replications = {coarse}
 fine_replications = {fine}

@@ -4,6 +4,7 @@ Any difference in what a job holds changes every number of the forecast, so equa
 """
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Callable
 from hashlib import blake2b, sha256
@@ -208,6 +209,16 @@ def test_without_targets_or_without_a_policy_nothing_is_proposed() -> None:
         _, emitted = drive(Core("d", settings), STREAM[: len(STREAM) // 3])
         assert any(effect.topic is FORECASTS for effect in emitted)
         assert not any(effect.topic is ACTIONS for effect in emitted)
+
+
+def test_staggered_ticks_come_a_period_apart_where_the_name_says() -> None:
+    settings = dataclasses.replace(SETTINGS, staggered=True)
+    _, emitted = drive(Core("d", settings), STREAM[: len(STREAM) // 3])
+    as_of_us = sorted({as_of for as_of, _ in forecasts_by_as_of(emitted)})
+    assert len(as_of_us) > 3
+    assert {at % settings.period_us for at in as_of_us} == {settings.tick_offset_us("d")}
+    assert settings.tick_offset_us("d") > 0
+    assert {later - at for at, later in itertools.pairwise(as_of_us)} == {settings.period_us}
 
 
 def test_a_core_restores_a_snapshot_of_before_there_were_actions(undisturbed: tuple[Core, list[Emit]]) -> None:
