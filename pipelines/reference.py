@@ -139,7 +139,8 @@ def _topics() -> str:
     parts = [
         f"# Topics\n\n{NOTE}",
         f"JSON, version {SCHEMA_VERSION}; the JSON Schemas and AsyncAPI 3.0 stand in [contracts](../contracts). "
-        "Outputs are CloudEvents in binary mode: `ce_id`, `ce_type`, `ce_source`, `ce_time` and `content-type` are headers. "
+        "Outputs are CloudEvents in binary mode: `ce_id`, `ce_type`, `ce_source`, `ce_time` and `content-type` are "
+        "headers. "
         "Fields with a default may be left out; unknown fields are passed over.\n",
         _table(
             ("topic", "key", "policy", "what"),

@@ -41,8 +41,8 @@ Fate = Literal["obeyed", "refused", "withdrawn", "left"]
 class Breach:
     """One stretch in which a target was missed; `missed_requests` of its members were over the limit.
 
-    `foreseen_us` is the earliest warning, None if there was none; `proposed` a proposal that, obeyed when it was opened,
-    would have been in effect when the breach began.
+    `foreseen_us` is the earliest warning, None if there was none; `proposed` a proposal that, obeyed when it was
+    opened, would have been in effect when the breach began.
     """
 
     target: SloTarget
