@@ -74,9 +74,7 @@ class _Axis:
     logarithmic: bool
 
     def y(self, value: float) -> float:
-        if math.isinf(value):
-            share = 1.0
-        elif self.logarithmic:
+        if self.logarithmic:
             share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         else:
             share = (value - self.low) / (self.high - self.low)

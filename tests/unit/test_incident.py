@@ -23,6 +23,7 @@ from pipelines.archive.overrides import parse_overrides
 from pipelines.archive.replaying import Plan
 from pipelines.cli import main
 from pipelines.errors import ConfigError
+from pipelines.incident import page as page_module
 from pipelines.incident.case import Case
 from pipelines.incident.charts import HEIGHT, WIDTH, Band, Chart, Line, svg
 from pipelines.incident.findings import (
@@ -145,9 +146,10 @@ def test_an_alert_counts_if_it_stood_at_the_breach_and_its_lead_has_a_sign() -> 
 @given(
     st.lists(
         st.tuples(st.floats(0, 100), st.floats(allow_nan=True, allow_infinity=True, width=32)), min_size=1, max_size=30
-    )
+    ),
+    st.none() | st.just(2.0),
 )
-def test_every_point_of_a_chart_lies_inside_its_frame(points: list[tuple[float, float]]) -> None:
+def test_every_point_of_a_chart_lies_inside_its_frame(points: list[tuple[float, float]], at_most: float | None) -> None:
     at_s = sorted(at for at, _ in points)
     values = [abs(value) for _, value in points]
     chart = Chart(
@@ -157,10 +159,12 @@ def test_every_point_of_a_chart_lies_inside_its_frame(points: list[tuple[float, 
         lines=(Line("x", "observed", at_s, values),),
         bands=(Band("b", "interval", at_s, values, values),),
         limit=("limit", 1.0),
+        at_most=at_most,
     )
     text = svg(chart, 100.0, 0.0)
     assert text == svg(chart, 100.0, 0.0)
     assert "<b>" not in text
+    assert not re.search(r"\b(inf|nan)\b", text)
     for x, y in re.findall(r"[ML ](-?[\d.]+),(-?[\d.]+)", text):
         assert 0 <= float(x) <= WIDTH
         assert 0 <= float(y) <= HEIGHT
@@ -256,6 +260,13 @@ def test_whatever_a_record_holds_is_text_in_the_page_and_one_cell_in_markdown(ca
     assert "\n# y" not in text
     for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+
+
+def test_no_name_of_a_line_can_end_the_script_that_holds_its_values() -> None:
+    chart = Chart(key="k", title="t", unit="s", lines=(Line("</script><b>", "observed", [0.0], [1.0]),))
+    text = page_module._series([chart], 10.0, 0.0)
+    assert "<" not in text
+    assert json.loads(text)["lines"]["k"][0]["n"] == "</script><b>"
 
 
 def _with(case: Case, **changes: Any) -> Case:
