@@ -1,6 +1,7 @@
 """Laws of proposals: when one is opened, on which side of the interval, what a coarse one may, when one is let go."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -274,6 +275,25 @@ def test_a_constant_load_gives_no_step_and_its_reverse() -> None:
 def _load(need: float, engines: int) -> float:
     """As a queue has it: the upper side grows without bound when the engines are fully used."""
     return 0.5 / max(1.0 - need / engines, 0.05)
+
+
+def test_engines_that_were_too_few_are_not_tried_again_at_the_same_rate() -> None:
+    def at_rate(found: list[Trial], rate_per_s: float) -> list[Trial]:
+        return [replace(each, rate_per_s=rate_per_s) for each in found]
+
+    advisor = Advisor(POLICY)
+    (up,) = opened(advisor.on_trials(ground(0), at_rate(trials(3, BUSY), 10.0)))
+    advisor.on_change(change(up, "applied", 0))
+    for tick in range(1, 200):
+        assert not advisor.on_trials(ground(tick), at_rate(trials(4, SPARE), 9.5))
+    assert opened(advisor.on_trials(ground(200), at_rate(trials(4, SPARE), 8.5)))
+    later = Advisor.restore(advisor.snapshot(), POLICY)
+    assert later.snapshot() == advisor.snapshot()
+    forgetful = Advisor(POLICY)
+    (up,) = opened(forgetful.on_trials(ground(0), at_rate(trials(3, BUSY), 10.0)))
+    forgetful.on_change(change(up, "applied", 0))
+    ticks = [t for t in range(1, 400) if opened(forgetful.on_trials(ground(t), at_rate(trials(4, SPARE), 9.5)))]
+    assert ticks[0] == 361
 
 
 def test_low_credibility_takes_a_margin() -> None:

@@ -25,6 +25,9 @@ from twin.job import SimulationJob, SimulationResult, Trials
 
 US_PER_S = 1_000_000
 EXPIRES_AFTER_PERIODS = 2.0
+REMEMBERED_S = 3600.0
+LOWER_RATIO = 0.9
+"""Engines that were too few are tried again at this share of the rate, or after `REMEMBERED_S`: costs may change."""
 _VERSION = 1
 _NEVER_US = 0
 
@@ -57,6 +60,7 @@ class Advisor:
         self._opened_us = _NEVER_US
         self._up_us = _NEVER_US
         self._fewer_us: int | None = None
+        self._short: dict[int, tuple[int, float]] = {}
 
     @property
     def standing(self) -> tuple[Action, ...]:
@@ -194,6 +198,7 @@ class Advisor:
         """The first of: more engines, another action, fewer engines. At most one."""
         if "scale" not in blocked and (wanted := round_.enough()) is not None:
             self._up_us = round_.ground.as_of_us
+            self._short[round_.engines] = (round_.ground.as_of_us, round_.plain.rate_per_s)
             return [self._tell("scale", round_, wanted, "proposed")]
         if round_.ground.phase == "coarse":
             return []
@@ -213,7 +218,14 @@ class Advisor:
         cooling = now_us - self._up_us < policy.cooldown_s * US_PER_S
         if cooling or now_us - self._fewer_us < policy.consolidate_after_s * US_PER_S:
             return None
-        return round_.scaled(-1)
+        return None if self._was_short(round_) else round_.scaled(-1)
+
+    def _was_short(self, round_: Round) -> bool:
+        """Whether so few engines were not enough lately, at a rate that is not clearly below that time's."""
+        short_us, rate_per_s = self._short.get(round_.engines - 1, (_NEVER_US, 0.0))
+        if round_.ground.as_of_us - short_us > REMEMBERED_S * US_PER_S:
+            return False
+        return round_.plain.rate_per_s > LOWER_RATIO * rate_per_s
 
     def _tell(self, kind: Kind, round_: Round, trial: Trial, state: ActionState) -> Action:
         ground = round_.ground
@@ -257,6 +269,7 @@ class Advisor:
             ],
             "times_us": [self._opened_us, self._up_us],
             "fewer_us": self._fewer_us,
+            "short": [[engines, at_us, rate] for engines, (at_us, rate) in sorted(self._short.items())],
         }
 
     @classmethod
@@ -270,4 +283,5 @@ class Advisor:
         }
         advisor._opened_us, advisor._up_us = state["times_us"]
         advisor._fewer_us = state["fewer_us"]
+        advisor._short = {engines: (at_us, rate) for engines, at_us, rate in state["short"]}
         return advisor

@@ -50,7 +50,7 @@ class Policy:
     release_after_s: float = 60.0
     carries_ratio: float = 0.95
     headroom_ratio: float = 1.2
-    consolidate_after_s: float = 30.0
+    consolidate_after_s: float = 120.0
     cooldown_s: float = 120.0
     start_s: float = 120.0
     window_s: float = 60.0

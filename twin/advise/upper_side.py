@@ -25,7 +25,7 @@ class Trial:
     """One action as told to people: predicted without and with it, and in how many futures it is worth it.
 
     `load_ratio` and `load_without_ratio` are the largest upper side over its limit, with and without; infinite where
-    requests never finish, 0 where nothing arrives.
+    requests never finish, 0 where nothing arrives. `rate_per_s` is the mean rate of the requests judged.
     """
 
     what: Scale | ShiftTraffic | SetLimit | HoldBack
@@ -34,6 +34,7 @@ class Trial:
     load_ratio: float
     load_without_ratio: float
     confidence_ratio: float
+    rate_per_s: float = 0.0
 
     @property
     def delta(self) -> int:
@@ -58,7 +59,8 @@ def judged(tried: Tried, slos: tuple[SloTarget, ...], widen: float = 1.0) -> Tri
     """A trial as it is told. `widen` >= 1 stretches intervals for what replications do not know."""
     after, load = _predicted(tried.found, slos, widen, tried.members_from_s)
     before, load_without = _predicted(tried.without, slos, widen, tried.members_from_s)
-    return Trial(tried.what, before, after, load, load_without, _confidence(tried))
+    rate_per_s = float(tried.found.arrivals.mean()) / (tried.found.horizon_s - tried.members_from_s)
+    return Trial(tried.what, before, after, load, load_without, _confidence(tried), rate_per_s)
 
 
 def upper_sides(
