@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
+from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Self
 
 from twin.insight import run_with_insight
@@ -136,8 +137,7 @@ class Simulators:
             await asyncio.to_thread(end_pool, broken)
 
     def _new_pool(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._processes, context, initializer=begin_child)
+        return ProcessPoolExecutor(self._processes, _SpawnContext(), initializer=begin_child)
 
 
 async def _whole(shares: "Sequence[asyncio.Future[SimulationResult]]") -> SimulationResult:
@@ -159,6 +159,21 @@ class _Waiting:
 
     def __lt__(self, other: object) -> bool:
         return False
+
+
+class _SpawnProcess(SpawnProcess):
+    """Born with Ctrl-C held back: a terminal sends it to every process, and loading libraries would end in a trace."""
+
+    def start(self) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _SpawnContext(SpawnContext):
+    Process = _SpawnProcess
 
 
 def begin_child() -> None:

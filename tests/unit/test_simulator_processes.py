@@ -173,3 +173,35 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_a_simulator_loads_leaves_no_trace_of_it() -> None:
+    """A terminal sends SIGINT to the whole group; only the parent answers."""
+    program = (
+        "import asyncio, sys\n"
+        "from pipelines.workers import Simulators\n"
+        "from pipelines.standard_job import warm_up\n"
+        "async def main():\n"
+        "    async with Simulators(1, warm=warm_up):\n"
+        "        print('begun', flush=True)\n"
+        "        await asyncio.sleep(30)\n"
+        "if __name__ == '__main__':\n"
+        "    try:\n"
+        "        asyncio.run(main())\n"
+        "    except KeyboardInterrupt:\n"
+        "        sys.exit(130)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(0.3)
+        os.killpg(process.pid, signal.SIGINT)
+        _, told = process.communicate(timeout=30)
+    assert (process.returncode, told) == (130, "")
