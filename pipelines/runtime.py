@@ -15,13 +15,16 @@ from schemas.codec import Decoded, SchemaError, decode
 from schemas.state import Snapshot
 from schemas.topics import STATE
 from twin.accounting import Accounts, Outcome
+from twin.clock import Position
 from twin.core import Core
 from twin.effects import Effect, Emit, Simulate
-from twin.intake import Message
+from twin.intake import Message, Refusal
 from twin.job import SimulationJob, SimulationResult
 from twin.settings import CoreSettings
 
 FORWARDED_HEADER = "twincast_forwarded"
+_Place = tuple[str, int, int]
+"""Topic, partition, offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class Runtime:
         self._partitions = partitions
         self._warm = warm
         self._accounts: dict[int, Accounts] = {}
+        self._doubted: dict[str, dict[_Place, Incoming]] = {}
+        """Messages whose units are held back for their clock, by deployment: a later letter shows their own bytes."""
         self.cores: dict[str, Core] = {}
 
     def handle(self, message: Incoming) -> Todo:
@@ -91,7 +96,18 @@ class Runtime:
         effects = core.on_message(
             Message(message.topic, message.partition, message.offset, decoded, key=message.key or b"")
         )
-        return self._carry_out(effects, deployment, message)
+        todo = self._carry_out(effects, deployment, message)
+        doubted = core.doubted
+        if doubted or deployment in self._doubted:
+            self._keep_doubted(message, deployment, {_place(position) for position in doubted})
+        return todo
+
+    def _keep_doubted(self, message: Incoming, deployment: str, places: set[_Place]) -> None:
+        """Keep the messages at these places, of which `message` is the newest, and forget the others."""
+        candidates = {**self._doubted.pop(deployment, {}), _place(message): message}
+        kept = {place: candidate for place, candidate in candidates.items() if place in places}
+        if kept:
+            self._doubted[deployment] = kept
 
     def on_simulated(self, result: SimulationResult) -> Todo:
         """Take the result of a job. One for a deployment that has moved away is dropped."""
@@ -105,27 +121,21 @@ class Runtime:
 
     def _carry_out(self, effects: Iterable[Effect], deployment: str, message: Incoming | None) -> Todo:
         todo = Todo()
-        refused: dict[str, list[int]] = {}
+        refused: dict[_Place, list[Refusal]] = {}
         for effect in effects:
             if isinstance(effect, Emit):
                 todo.writes.append(outgoing(effect, deployment))
             elif isinstance(effect, Simulate):
                 todo.jobs.append(effect.job)
             else:
-                position = effect.refusal.position
-                here = message and (position.topic, position.partition, position.offset) == (
-                    message.topic,
-                    message.partition,
-                    message.offset,
-                )
-                if here:
-                    refused.setdefault(effect.refusal.reason, []).append(position.index)
-                else:
-                    todo.writes.append(dead_letter_of(effect.refusal, deployment))
-        if refused and message is not None:
-            indexes = tuple(sorted(index for indexes in refused.values() for index in indexes))
-            reason = ",".join(sorted(refused))
-            todo.writes.append(_letter(message, reason, f"{len(indexes)} units refused", indexes))
+                refused.setdefault(_place(effect.refusal.position), []).append(effect.refusal)
+        for place, refusals in refused.items():
+            here = message is not None and _place(message) == place
+            original = message if here else self._doubted.get(deployment, {}).get(place)
+            if original is None:
+                todo.writes += [dead_letter_of(refusal, deployment) for refusal in refusals]
+            else:
+                todo.writes.append(_letter_about(original, refusals))
         return todo
 
     def _refuse(self, message: Incoming, outcome: Outcome, reason: str, detail: str, units: int = 1) -> Todo:
@@ -179,6 +189,7 @@ class Runtime:
     def restore(self, value: bytes) -> Snapshot:
         """Take over a snapshot. Raises SchemaError or SnapshotError if it is corrupt or of a newer program."""
         snapshot = read_snapshot(value)
+        self._doubted.pop(snapshot.deployment, None)
         self.cores[snapshot.deployment] = Core.restore(snapshot, self._settings_of(snapshot.deployment))
         return snapshot
 
@@ -186,6 +197,7 @@ class Runtime:
         """Forget the cores of a partition that moved to another worker."""
         for core in self._of(partition):
             del self.cores[core.deployment]
+            self._doubted.pop(core.deployment, None)
         self._accounts.pop(partition, None)
 
     def _of(self, partition: int) -> list[Core]:
@@ -193,6 +205,17 @@ class Runtime:
 
     def _lives_in(self, deployment: str, partition: int) -> bool:
         return partition_of(deployment, self._partitions) == partition
+
+
+def _place(where: Incoming | Position) -> _Place:
+    return (where.topic, where.partition, where.offset)
+
+
+def _letter_about(message: Incoming, refusals: list[Refusal]) -> Outgoing:
+    """The whole message, with the reasons and the places of the units of it that were refused."""
+    reason = ",".join(sorted({refusal.reason for refusal in refusals}))
+    indexes = tuple(sorted(refusal.position.index for refusal in refusals))
+    return _letter(message, reason, f"{len(indexes)} units refused", indexes)
 
 
 def _letter(message: Incoming, reason: str, detail: str, indexes: tuple[int, ...] = ()) -> Outgoing:

@@ -23,7 +23,7 @@ from twin.accounting import Accounts
 from twin.advise.advisor import Advisor
 from twin.baselines import Baselines
 from twin.calibration import Calibration
-from twin.clock import Unit
+from twin.clock import Position, Unit
 from twin.credibility import Authority, Standing, assess, margin_ratio
 from twin.deployment import DeploymentState
 from twin.drift import DriftAlerts
@@ -105,6 +105,11 @@ class Core:
     def watermark_us(self) -> int:
         """Event time up to which nothing earlier is expected; 0 before the first."""
         return self._intake.clock.watermark_us
+
+    @property
+    def doubted(self) -> list[Position]:
+        """Where units stand that are held back until their clock is believed; empty but after a jump."""
+        return [unit.position for unit in self._intake.clock.held()]
 
     @property
     def backlog(self) -> int:

@@ -123,6 +123,19 @@ def test_7_one_clock_in_the_future_is_flagged_and_moves_nothing(feed: Feed) -> N
     assert [header(letter, "twincast_reason") for letter in feed.letters] == [b"future_clock"]
 
 
+def test_7_what_was_held_back_for_its_clock_is_kept_byte_by_byte(feed: Feed) -> None:
+    spaced = [encode(finished(f"future{place}", AT_US + DAY_US)).replace(b",", b" , ") for place in range(2)]
+    for value in spaced:
+        feed.send(value, key=b"\xff")
+    feed.send(encode(finished("honest")))
+    assert [(letter.value, letter.key) for letter in feed.letters] == [(value, b"\xff") for value in spaced]
+    for place, letter in enumerate(feed.letters):
+        assert set(HEADERS) <= set(letter.headers)
+        assert header(letter, "twincast_position") == f"{REQUESTS.name}[0]@{2 + place}".encode()
+    feed.send(encode(finished("honest too")))
+    assert not feed.runtime._doubted
+
+
 def test_8_the_same_record_twice_counts_once_and_another_under_its_id_is_a_conflict(feed: Feed) -> None:
     feed.send(encode(finished("twice")))
     feed.send(encode(finished("twice")))
