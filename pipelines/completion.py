@@ -5,6 +5,7 @@ Law: a command or an option is completed if and only if the parsers know it.
 
 import argparse
 from dataclasses import dataclass
+from functools import cache
 
 from pipelines.cli import parser
 from pipelines.commands import NAMES, about
@@ -32,9 +33,10 @@ class Command:
     words: tuple[str, ...]
 
 
-def commands() -> list[Command]:
+@cache
+def commands() -> tuple[Command, ...]:
     """Every command as its parser has it."""
-    return [_command(name) for name in NAMES]
+    return tuple(_command(name) for name in NAMES)
 
 
 def top_options() -> tuple[Option, ...]:

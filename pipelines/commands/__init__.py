@@ -4,6 +4,7 @@ A file is loaded when its command is called, since some load compilers and plott
 """
 
 import ast
+from functools import cache
 from importlib import import_module, util
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +36,7 @@ def module_of(name: str) -> ModuleType:
     return import_module(f"pipelines.commands.{name}_command")
 
 
+@cache
 def about(name: str) -> str:
     """The first line of a command's docstring, without loading its file."""
     spec = util.find_spec(f"pipelines.commands.{name}_command")

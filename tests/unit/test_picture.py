@@ -78,7 +78,7 @@ def test_the_readme_s_caption_is_the_picture_s() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_readme_s_figures_are_what_the_command_measures() -> None:
     """Within what another CPU may change."""
     if not Path(RAMP).exists():
