@@ -1,6 +1,7 @@
 """A real Apache Kafka for the tests that ask for one: started once per run, skipped with the reason elsewhere."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,8 @@ settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("random", print_blob=True)
 settings.load_profile(os.environ.get("TWINCAST_HYPOTHESIS", "repeatable"))
 """The same examples in every run, so that a failure is the change's; `TWINCAST_HYPOTHESIS=random` searches on."""
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in the background: Ctrl-C of a child would be ignored too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
