@@ -40,7 +40,7 @@ from pipelines.runtime import Runtime
 from schemas.changes import Skipped
 from schemas.codec import decode, encode
 from schemas.forecasts import Forecast
-from schemas.topics import ALERTS, FORECASTS, OUTPUTS, SCORES, TICKS, TOPICS
+from schemas.topics import ALERTS, FORECASTS, OUTPUTS, SCORES, STATE, TICKS, TOPICS
 from twin.simulate import run as simulate
 
 CONFIG = """[forecast]
@@ -366,7 +366,7 @@ def _made(messages: Iterable[Outgoing], at_us: int) -> list[Outgoing]:
 
 @pytest.fixture(scope="module")
 def second_half(run: Backtest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive that begins a little before a snapshot in the middle of a run."""
+    """An archive that begins a little before a snapshot in the middle of a run; beside it, "late" begins after it."""
     sent = list(messages_of(run.recording, (SLO,)))
     runtime, written, middle = Runtime(lambda _: QUICK, PARTITIONS), [], len(sent) // 2
     for number, message in enumerate(as_incoming(sent, PARTITIONS)):
@@ -380,8 +380,8 @@ def second_half(run: Backtest, tmp_path_factory: pytest.TempPathFactory) -> Path
         log = memory_log()
         await create(log, PARTITIONS, keep_for_ever=True)
         await send(log, [*sent, *written])
-        wanted = Wanted(topics=tuple(TOPICS), from_ms=sent[middle - 30].at_us // 1000)
-        await record(log, folder, wanted)
+        for name, begin in ((folder, middle - 30), (folder.parent / "late", middle + 60)):
+            await record(log, name, Wanted(topics=tuple(TOPICS), from_ms=sent[begin].at_us // 1000))
 
     folder = tmp_path_factory.mktemp("half") / "a"
     asyncio.run(act())
@@ -406,6 +406,13 @@ def test_an_archive_from_the_middle_of_a_run_goes_on_from_its_recorded_state(
     assert found[True][1:] == (False, [])
     assert len(found[False][0]) > 20
     assert found[False][0] == plain[-len(found[False][0]) :]
+
+
+def test_a_state_whose_input_is_not_all_there_is_not_used(second_half: Path) -> None:
+    late = open_archive_feed(second_half.parent / "late")
+    assert any(entry.records for entry in late.archive.manifest.of([STATE.name]))
+    assert late.states() == ()
+    assert [state.deployment for state in open_feed(second_half).states()] == ["d"]
 
 
 def test_a_target_that_is_set_holds_from_a_recorded_state_too(second_half: Path) -> None:
