@@ -11,7 +11,10 @@ Law: an agent never raises and never waits.
 
 import asyncio
 import logging
+import os
+import tempfile
 from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import faust
@@ -133,6 +136,7 @@ def _app(access: ClusterAccess, group: str, instance: str) -> Any:
         stream_wait_empty=False,  # nothing is in flight in an agent, and waiting can hang a rebalance
         stream_recovery_delay=0.0,
         store="memory://",
+        datadir=str(Path(tempfile.gettempdir()) / f"twincast-faust-{os.getuid()}"),  # made, and nothing is put there
         web_enabled=False,
         autodiscover=False,
     )

@@ -1,7 +1,9 @@
 """Faust's consumer as we change it: whole fetches to an agent, and no record lost to a pause. Needs no broker."""
 
 import asyncio
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,3 +85,7 @@ def test_a_rebalance_ends_what_is_left_of_a_fetch(consumer: Any) -> None:
 
     found = fetched(consumer, {ONE: [record(ONE, 0)], TWO: [record(TWO, 0)]}, after_each=next_generation)
     assert found == [(ONE, [0])]
+
+
+def test_faust_s_folder_is_not_made_where_a_command_is_called(consumer: Any) -> None:
+    assert Path(consumer.app.conf.datadir).is_relative_to(tempfile.gettempdir())
