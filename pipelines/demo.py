@@ -23,7 +23,7 @@ from pipelines.budget import affordable
 from pipelines.child import WorkerChild
 from pipelines.errors import ConfigError
 from pipelines.ingest.recording import Recording, read_recording
-from pipelines.log import Log, LogRecord
+from pipelines.log import Log, LogRecord, TopicPartition
 from pipelines.places import Place, noted, open_log
 from pipelines.playback import LAST_TICK_AFTER_US, messages_of, tick_of
 from pipelines.player import Played, play
@@ -40,6 +40,8 @@ from twin.settings import CoreSettings
 
 DEFAULT_SPEED = 4.0
 FINISH_TIMEOUT_S = 45.0
+"""Without any progress: a busy machine may need longer for all of it."""
+WORKER_LOG = "demo-worker.log"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +152,7 @@ class _Stage:
 
     async def run(self) -> Summary:
         """Play, show, finish, and give the account."""
-        log_path = self._settings.cache_dir / "demo-worker.log"
+        log_path = self._settings.cache_dir / WORKER_LOG
         log_path.unlink(missing_ok=True)
         async with open_log(self._settings, self._place) as log:
             await create(log, self._settings.partitions, keep_for_ever=True)
@@ -158,7 +160,7 @@ class _Stage:
                 await self._until_ready(worker)
                 self._began_s = time.monotonic()
                 await self._play(log)
-                report = await self._finish(worker)
+                report = await self._finish(worker, log)
                 await worker.stop()
             return await summarise(
                 log,
@@ -249,18 +251,25 @@ class _Stage:
                 end = tick_of(deployment, self._played.at_us + LAST_TICK_AFTER_US)
                 await play(producer, [end], self._settings.partitions, speed=float("inf"), played=self._played)
 
-    async def _finish(self, worker: WorkerChild) -> Report:
+    async def _finish(self, worker: WorkerChild, log: Log) -> Report:
         """Wait until the worker has handled all that was played, and has nothing left to do."""
         self._phase = "finishing"
-        deadline_s = time.monotonic() + FINISH_TIMEOUT_S
+        # The ends of the log, not the number of messages: others may have written there as well.
+        ends = await log.end_offsets([TopicPartition(topic, number) for topic, number in self._played.offsets])
+        before, moved_s = None, time.monotonic()
         while True:
             report = await worker.next_report()
-            if report.idle and sum(report.handed.values()) >= self._played.messages:
+            behind = sum(max(end - report.handed.get(str(place), 0), 0) for place, end in ends.items())
+            if report.idle and not behind:
                 return report
-            if time.monotonic() > deadline_s:
+            now = (behind, report.written)
+            if now != before:
+                before, moved_s = now, time.monotonic()
+            elif time.monotonic() - moved_s > FINISH_TIMEOUT_S:
                 raise ConfigError(
-                    f"the worker has handled {sum(report.handed.values())} of {self._played.messages} messages "
-                    f"{FINISH_TIMEOUT_S:.0f} s after the last one; lower --speed"
+                    f"the worker has not moved for {FINISH_TIMEOUT_S:.0f} s, with {behind} of {sum(ends.values())} "
+                    f"messages and {report.outstanding} simulations to do; lower --speed, or see "
+                    f"{self._settings.cache_dir / WORKER_LOG}"
                 )
 
 

@@ -247,7 +247,7 @@ def require_topics(names: Iterable[str], found: Mapping[str, int], log_name: str
     missing = [name for name in names if name not in found]
     if missing:
         raise UnknownTopicError(
-            f"{log_name} has no topic {', '.join(sorted(missing))}; create it with `twincast topics`"
+            f"{log_name} has no topic {', '.join(sorted(missing))}; create it with `twincast topics create`"
         )
 
 

@@ -150,7 +150,9 @@ def _decode(data: bytes, kind: type[T], where: str) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if name := non_finite_field(data):
             raise ConfigError(f"{where}: {name} is not a finite number; correct the line") from error
-        raise ConfigError(f"{where}: {error}; expected the layout of a recorded vLLM") from error
+        raise ConfigError(
+            f"{where}: {error}; expected the layout of a recorded vLLM, copy the recording again"
+        ) from error
 
 
 def _flags(arguments: list[str]) -> dict[str, str]:

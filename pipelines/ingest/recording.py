@@ -308,8 +308,10 @@ def _read_own(path: Path) -> Iterator[Event]:
                 yield event_of(decoder.decode(line))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 name = non_finite_field(line)
-                reason = f"{name} is not a finite number; correct the line" if name else str(error)
-                raise ConfigError(f"{file} line {number}: {reason}") from error
+                reason = f"{name} is not a finite number" if name else str(error)
+                raise ConfigError(
+                    f"{file} line {number}: {reason}; correct the line, or copy the recording again"
+                ) from error
 
 
 def _gzip(data: bytes) -> bytes:
