@@ -15,23 +15,27 @@ from pipelines.board import US_PER_S, Board, horizons_of, latency_of
 from schemas.forecasts import Forecast, LatencyEstimate
 from schemas.scores import Score
 
-CHART_ROWS = 12
+CHART_ROWS, LOW_CHART_ROWS = 12, 5
 LEAST_S, MOST_S = 0.02, 60.0
 """The chart's scale is logarithmic from here to here."""
 AXIS_WIDTH = 8
 SIDE_BY_SIDE_WIDTH = 100
+FULL_HEIGHT, FULL_HEIGHT_STACKED = 32, 40
+"""Lines of the whole picture with its tables side by side and one over the other; a lower terminal gets a low one."""
 TICKS_SHOWN = 40
 LEGEND = "● what happened   ░ forecast interval   ━ forecast   ┄ SLO   (a column: requests of 30 s)"
 STYLES = {"●": "bold", "░": "cyan", "━": "bold cyan", "┄": "yellow"}
 
 
-def render(board: Board, width: int, status: str) -> RenderableType:
-    """The whole picture."""
+def render(board: Board, width: int, status: str, height: int | None = None) -> RenderableType:
+    """The whole picture; the low one where `height`, in lines, does not hold it."""
+    low = height is not None and height < (FULL_HEIGHT if width >= SIDE_BY_SIDE_WIDTH else FULL_HEIGHT_STACKED)
+    chart = _chart(board, width - 4, LOW_CHART_ROWS if low else CHART_ROWS)
     return Group(
         _title(board, status),
-        Panel(_chart(board, width - 4), title=_chart_title(board), title_align="left", border_style="dim"),
-        _tables(board, width),
-        _alerts(board),
+        Panel(chart, title=_chart_title(board), title_align="left", border_style="dim"),
+        *((_forecast_table(board), _state_line(board)) if low else (_tables(board, width),)),
+        _alerts(board, 1 if low else 3),
         _counts(board),
     )
 
@@ -53,7 +57,7 @@ def _chart_title(board: Board) -> str:
     return f"{metric.removesuffix('_s').upper()} P{level * 100:g}{limit}"
 
 
-def _chart(board: Board, width: int) -> Text:
+def _chart(board: Board, width: int, rows: int) -> Text:
     """Columns are window ends, from the beginning on and then those up to the newest forecast's; a tick takes some."""
     columns = max(width - AXIS_WIDTH, 10)
     tick_us = _tick_us(board)
@@ -61,17 +65,17 @@ def _chart(board: Board, width: int) -> Text:
     last_us = -(-max([*board.bands, board.newest_us]) // tick_us) * tick_us
     last_us = max(last_us, -(-board.first_us // tick_us) * tick_us + step_us * (columns - 1))
     ends = [last_us - step_us * (columns - 1 - column) for column in range(columns)]
-    grid = [[" "] * columns for _ in range(CHART_ROWS)]
+    grid = [[" "] * columns for _ in range(rows)]
     slo = board.slo
     if slo is not None:
-        grid[_row(slo.limit_s)] = ["┄"] * columns
+        grid[_row(slo.limit_s, rows)] = ["┄"] * columns
     for column, end_us in enumerate(ends):
         _draw_column(board, grid, column, end_us, -(-end_us // tick_us) * tick_us)
     text = Text(no_wrap=True)
     for index, row in enumerate(grid):
-        text.append(_label(index, None if slo is None else slo.limit_s), style="dim")
+        text.append(_label(index, rows, None if slo is None else slo.limit_s), style="dim")
         for cell in row:
-            text.append(cell, style=_style(cell, index, slo.limit_s if slo else None))
+            text.append(cell, style=_style(cell, index, _row(slo.limit_s, rows) if slo else None))
         text.append("\n")
     text.append(LEGEND[: width - 1], style="dim")
     return text
@@ -79,21 +83,21 @@ def _chart(board: Board, width: int) -> Text:
 
 def _draw_column(board: Board, grid: list[list[str]], column: int, end_us: int, tick_us: int) -> None:
     """A forecast is drawn over the tick that its window ends with."""
-    drawn = board.bands.get(tick_us)
+    drawn, rows = board.bands.get(tick_us), len(grid)
     if drawn is not None:
         value_s, low_s, high_s, _ = drawn
-        for row in range(_row(high_s), _row(low_s) + 1):
+        for row in range(_row(high_s, rows), _row(low_s, rows) + 1):
             grid[row][column] = "░"
-        grid[_row(value_s)][column] = "━"
+        grid[_row(value_s, rows)][column] = "━"
     if end_us <= board.newest_us and board.first_us and end_us > board.first_us:
         observed_s = board.observed_s(end_us, 30.0, board.slo_key[1])
         if observed_s is not None:
-            grid[_row(observed_s)][column] = "●"
+            grid[_row(observed_s, rows)][column] = "●"
 
 
-def _style(cell: str, row: int, limit_s: float | None) -> str:
+def _style(cell: str, row: int, limit_row: int | None) -> str:
     if cell == "●":
-        return "bold red" if limit_s is not None and row < _row(limit_s) else "bold green"
+        return "bold red" if limit_row is not None and row < limit_row else "bold green"
     return STYLES.get(cell, "")
 
 
@@ -103,17 +107,17 @@ def _tick_us(board: Board) -> int:
     return max(ends[-1] - ends[0], US_PER_S) if len(ends) == 2 else 10 * US_PER_S
 
 
-def _row(value_s: float) -> int:
+def _row(value_s: float, rows: int) -> int:
     share = math.log(min(max(value_s, LEAST_S), MOST_S) / LEAST_S) / math.log(MOST_S / LEAST_S)
-    return round((CHART_ROWS - 1) * (1.0 - share))
+    return round((rows - 1) * (1.0 - share))
 
 
-def _label(row: int, limit_s: float | None) -> str:
-    if limit_s is not None and row == _row(limit_s):
+def _label(row: int, rows: int, limit_s: float | None) -> str:
+    if limit_s is not None and row == _row(limit_s, rows):
         return f"{limit_s:6.2g} s "
-    if row % 3 and row != CHART_ROWS - 1:
+    if row % 3 and row != rows - 1:
         return " " * AXIS_WIDTH
-    value_s = LEAST_S * (MOST_S / LEAST_S) ** (1.0 - row / (CHART_ROWS - 1))
+    value_s = LEAST_S * (MOST_S / LEAST_S) ** (1.0 - row / (rows - 1))
     return f"{value_s:6.2g} s "
 
 
@@ -193,6 +197,16 @@ def _state_table(board: Board) -> RenderableType:
     return table
 
 
+def _state_line(board: Board) -> Text:
+    """What matters most of the state table."""
+    kv = "-" if board.kv_ratio is None else f"{board.kv_ratio:.0%}"
+    authority = "-" if board.forecast is None else board.forecast.authority
+    text = Text(f"waiting / running {_or_dash(board.waiting)} / {_or_dash(board.running)}   KV {kv}", no_wrap=True)
+    text.append(f"   authority {authority}   skill {_skill(board.forecast)}")
+    text.overflow = "ellipsis"
+    return text
+
+
 def _ceiling(forecast: Forecast | None) -> str:
     found = forecast.ceiling_requests_per_s if forecast else None
     return "-" if found is None else f"{found.value:.1f} requests/s [{found.low:.1f}-{found.high:.1f}]"
@@ -225,9 +239,9 @@ def _or_dash(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def _alerts(board: Board) -> RenderableType:
+def _alerts(board: Board, newest: int) -> RenderableType:
     text = Text()
-    for alert in list(board.alerts)[-3:]:
+    for alert in list(board.alerts)[-newest:]:
         at_s = (alert.at_us - board.first_us) / US_PER_S
         style = {"firing": "bold red", "resolved": "green"}.get(alert.state, "yellow")
         text.append(f"+{at_s:.0f} s {alert.kind} {alert.state}: {alert.cause} {alert.evidence}\n", style=style)

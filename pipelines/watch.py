@@ -89,7 +89,7 @@ def _fold(board: Board, record: LogRecord) -> None:
 async def draw(live: Live, board: Board, status: Callable[[], str]) -> None:
     """Draw the board again and again, until cancelled."""
     while True:
-        live.update(render(board, live.console.width, status()), refresh=True)
+        live.update(render(board, live.console.width, status(), live.console.height), refresh=True)
         await asyncio.sleep(1.0 / FRAMES_PER_S)
 
 

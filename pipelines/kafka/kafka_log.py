@@ -5,6 +5,7 @@ until then it is asked again, so a broker that is restarting is only slow.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Self, TypeVar
@@ -38,6 +39,28 @@ BACKOFF_S = 0.2
 BATCH_OVERHEAD_BYTES = 65_536
 """Room for what a batch adds to a record's own bytes."""
 NO_ERROR, TOPIC_EXISTS = 0, 36
+
+
+class _Told(logging.Filter):
+    """Keeps what aiokafka says of a first contact out of the log: it is in the error, and of no use without one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = ""
+        self._logger = logging.getLogger("aiokafka")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep the text."""
+        if record.levelno >= logging.ERROR:
+            self.last = record.getMessage()
+            return False
+        return True
+
+    def __enter__(self) -> None:
+        self._logger.addFilter(self)
+
+    def __exit__(self, *failure: object) -> None:
+        self._logger.removeFilter(self)
 
 
 class KafkaLog:
@@ -78,14 +101,16 @@ class KafkaLog:
         self._asker = AIOKafkaConsumer(
             **arguments, request_timeout_ms=self._request_timeout_ms(), enable_auto_commit=False
         )
+        told = _Told()
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
-                await self._admin.start()
-                await self._asker.start()
+            with told:
+                async with asyncio.timeout(self._connect_timeout_s):
+                    await self._admin.start()
+                    await self._asker.start()
         except (KafkaError, TimeoutError, OSError) as error:
             await self.__aexit__()
             raise LogUnavailableError(
-                f"no Kafka answers at {self._access.bootstrap} ({_reason(error)}); start it, or correct "
+                f"no Kafka answers at {self._access.bootstrap} ({told.last or _reason(error)}); start it, or correct "
                 "TWINCAST_BOOTSTRAP and the security settings"
             ) from error
         return self

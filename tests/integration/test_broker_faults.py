@@ -214,3 +214,12 @@ def test_a_server_that_accepts_and_says_nothing_is_told_within_seconds():
         mute.bind(("127.0.0.1", 0))
         mute.listen()
         assert "no Kafka answers" in unanswered(f"127.0.0.1:{mute.getsockname()[1]}")
+
+
+def test_what_the_library_says_of_a_failed_contact_is_in_the_error_and_not_beside_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        assert "Connect call failed" in unanswered(f"127.0.0.1:{nobody.getsockname()[1]}")
+    assert not [record for record in caplog.records if record.name == "aiokafka"]

@@ -141,6 +141,21 @@ def test_the_picture_fits_its_width(board: Board, width: int) -> None:
         assert "twincast" in lines[0]
 
 
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (110, 24), (80, 30)])
+def test_a_low_terminal_shows_everything_that_matters_without_scrolling(board: Board, width: int, height: int) -> None:
+    out = StringIO()
+    Console(file=out, width=width).print(render(board, width, "playing", height))
+    assert len(out.getvalue().splitlines()) <= height
+    assert all(text in out.getvalue() for text in ("breach", "20 s", "authority", "forecasts ", "0.5 s"))
+
+
+def test_a_high_terminal_shows_the_whole_picture(board: Board) -> None:
+    whole, high = StringIO(), StringIO()
+    Console(file=whole, width=80).print(render(board, 80, "playing"))
+    Console(file=high, width=80).print(render(board, 80, "playing", 40))
+    assert whole.getvalue() == high.getvalue()
+
+
 def test_the_picture_shows_what_happened_the_forecast_and_the_target(board: Board) -> None:
     out = StringIO()
     Console(file=out, width=120).print(render(board, 120, "playing"))

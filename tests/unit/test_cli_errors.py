@@ -89,6 +89,7 @@ def test_a_broker_that_does_not_answer(capsys: pytest.CaptureFixture[str], monke
         monkeypatch.setenv("TWINCAST_BOOTSTRAP", f"127.0.0.1:{taken.getsockname()[1]}")
         line = refused(capsys, "topics", "check")
     assert "no Kafka answers at 127.0.0.1" in line
+    assert "Connect call failed" in line
     assert "TWINCAST_BOOTSTRAP" in line
 
 
