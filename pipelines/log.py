@@ -233,13 +233,25 @@ class Log(Protocol):
 
 def require_partitions(specs: Iterable[TopicSpec], found: Mapping[str, int]) -> None:
     """Raise TopicMismatchError naming every topic of `specs` that was found with another number of partitions."""
-    wrong = [
-        f"topic {spec.name} has {found[spec.name]} partitions, expected {spec.partitions}"
-        for spec in specs
-        if found.get(spec.name, spec.partitions) != spec.partitions
-    ]
+    wrong: dict[tuple[int, int], list[str]] = {}
+    for spec in specs:
+        if found.get(spec.name, spec.partitions) != spec.partitions:
+            wrong.setdefault((found[spec.name], spec.partitions), []).append(spec.name)
     if wrong:
-        raise TopicMismatchError("; ".join(wrong) + "; delete the topic, or set the number of partitions to match")
+        told = [_mismatch(names, have, expected) for (have, expected), names in wrong.items()]
+        raise TopicMismatchError("; ".join(told))
+
+
+def _mismatch(names: list[str], have: int, expected: int) -> str:
+    if len(names) == 1:
+        return (
+            f"topic {names[0]} has {have} partitions, expected {expected}; delete the topic, or set the number of "
+            f"partitions (TWINCAST_PARTITIONS) to {have}"
+        )
+    return (
+        f"{len(names)} topics have {have} partitions, expected {expected}: {', '.join(names)}; delete them, or set the "
+        f"number of partitions (TWINCAST_PARTITIONS) to {have}"
+    )
 
 
 def require_topics(names: Iterable[str], found: Mapping[str, int], log_name: str) -> None:

@@ -70,7 +70,9 @@ def test_topics_are_created_once_and_checked_with_their_partitions(
     assert "twincast.requests.v1: 4 partitions" in capsys.readouterr().out
     monkeypatch.setenv("TWINCAST_PARTITIONS", "3")
     line = refused(capsys, "topics", "check")
-    assert "topic twincast.requests.v1 has 4 partitions, expected 3" in line
+    assert " topics have 4 partitions, expected 3: twincast.requests.v1, " in line
+    assert "TWINCAST_PARTITIONS) to 4" in line
+    assert line.count("expected") == 1
 
 
 def test_topics_that_are_missing_are_named_with_the_next_step(capsys: pytest.CaptureFixture[str]) -> None:
