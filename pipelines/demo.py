@@ -33,7 +33,7 @@ from pipelines.settings import Settings
 from pipelines.standard_job import measure, warm_up
 from pipelines.summary import Summary, summarise
 from pipelines.watch import WATCHED, draw, follow, tell
-from pipelines.web.access import address_of, token_in
+from pipelines.web.access import address_of, require_free, token_in
 from pipelines.web.child import page_beside
 from schemas.slos import SloTarget
 from twin.settings import CoreSettings
@@ -64,7 +64,7 @@ class DemoOptions:
         if self.seconds is not None and not self.seconds > 0:
             raise ConfigError(f"--seconds must be above 0, got {self.seconds}")
         if self.web:
-            address_of(self.web, token_in(os.environ))
+            require_free(address_of(self.web, token_in(os.environ)))
 
 
 def demo(settings: Settings, options: DemoOptions, console: Console) -> Summary:

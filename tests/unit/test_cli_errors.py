@@ -84,6 +84,16 @@ def test_an_unwritable_data_directory(capsys: pytest.CaptureFixture[str], monkey
     assert "/proc/nowhere/log" in refused(capsys, "topics", "create")
 
 
+def test_a_port_of_the_demos_page_that_is_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = refused(capsys, "demo", "--web", str(port))
+    assert f"127.0.0.1:{port}" in line
+    assert "choose another port" in line
+
+
 @pytest.mark.slow
 def test_a_broker_that_does_not_answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
