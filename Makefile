@@ -44,8 +44,17 @@ generate: setup
 warm-snapshot: setup
 	$(BIN)/twincast backtest examples/recordings/steady --save-state examples/warm.json.gz
 
+# Every figure of docs/BENCHMARKS.md that takes minutes; `bench-full` those that take an hour as well.
+LONG_BENCHES := bench_closed_loop bench_archive
 bench: setup
-	for file in tests/bench/bench_*.py; do $(BIN)/python -m tests.bench.$$(basename $$file .py) || exit 1; done
+	for file in tests/bench/bench_*.py; do \
+	  name=$$(basename $$file .py); \
+	  case " $(LONG_BENCHES) " in *" $$name "*) continue;; esac; \
+	  $(BIN)/python -m tests.bench.$$name || exit 1; \
+	done
+
+bench-full: bench
+	for name in $(LONG_BENCHES); do $(BIN)/python -m tests.bench.$$name || exit 1; done
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
