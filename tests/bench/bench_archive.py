@@ -1,11 +1,12 @@
 """Archives: a live run on a real Apache Kafka recorded and replayed, and the speed and memory of a large one.
 
-    python -m tests.bench.bench_archive live [RECORDING]
+    python -m tests.bench.bench_archive live [whole]
     python -m tests.bench.bench_archive large [GIGABYTES]
 
 `live` plays a recording into Kafka beside a worker, records all topics, and replays the archive at full speed, at 100
-times and, its first seconds, at the recorded pace. `large` makes an archive by repeating a recording shifted in time,
-in a directory that is removed afterwards; its files are not compressed, so that they are as large as what is in them.
+times and, its first seconds or the whole, at the recorded pace. `large` makes an archive by repeating a recording
+shifted in time, in a directory that is removed afterwards; its files are not compressed, so that they are as large as
+what is in them.
 """
 
 import asyncio
@@ -74,12 +75,12 @@ def main() -> int:
             return large(Path(scratch), float(sys.argv[2]) if len(sys.argv) > 2 else 2.0)
         if what == "decode":
             return decode_all(Path(sys.argv[2]))
-        return live(Path(scratch), Path(sys.argv[2]) if len(sys.argv) > 2 else SHARED)
+        return live(Path(scratch), paced_s=None if "whole" in sys.argv else PACED_S)
 
 
-def live(scratch: Path, folder: Path) -> int:
-    """A live run through a broker, recorded, and replayed at several speeds."""
-    folder = folder if folder.exists() else SAMPLE
+def live(scratch: Path, paced_s: int | None) -> int:
+    """A live run through a broker, recorded, and replayed at several speeds; at 1x so many seconds, None for all."""
+    folder = SHARED if SHARED.exists() else SAMPLE
     try:
         choice = choose_broker(broker_settings(os.environ))
     except ConfigError as error:
@@ -99,7 +100,7 @@ def live(scratch: Path, folder: Path) -> int:
         print(f"live: {recording.name}, {count} messages through Kafka in {time.monotonic() - began_s:.0f} s")
         manifest = asyncio.run(_recorded(stage, scratch / "archive"))
         print(f"archive: {manifest.records} records, {manifest.size_bytes / 1e6:.1f} MB of Parquet")
-        return _replays(stage, scratch, recording)
+        return _replays(stage, scratch, recording, paced_s)
 
 
 def _stage(bootstrap: str, scratch: Path) -> Stage:
@@ -116,10 +117,11 @@ async def _recorded(stage: Stage, folder: Path) -> Manifest:
         return await record(log, folder, Wanted(topics=tuple(name for name in TOPICS if name in there)))
 
 
-def _replays(stage: Stage, scratch: Path, recording: Recording) -> int:
+def _replays(stage: Stage, scratch: Path, recording: Recording, paced_s: int | None) -> int:
     """At full speed and 100 times the whole, compared with the live run; the first seconds also at their own pace."""
+    slice_name = "the whole" if paced_s is None else f"its first {paced_s} s"
     found = {speed: _replay(stage, scratch, "--speed", speed) for speed in ("max", "100")}
-    until = ("--until", f"{PACED_S}s")
+    until = () if paced_s is None else ("--until", f"{paced_s}s")
     slices = {speed: _replay(stage, scratch, "--speed", speed, *until) for speed in ("max", "1")}
     equal = all(account["equals_recorded"] for account in found.values())
     hashes = {account["output_sha256"] for account in found.values()}
@@ -128,8 +130,8 @@ def _replays(stage: Stage, scratch: Path, recording: Recording) -> int:
     same = equal and len(hashes) == 1 and len(sliced) == 1
     print(
         f"replay: {outputs} outputs of {recording.name} equal to those of the live run: {equal}; sha256 "
-        f"{hashes.pop()[:16]} at max ({found['max']['wall_s']:.0f} s) and 100x ({found['100']['wall_s']:.0f} s); its "
-        f"first {PACED_S} s at 1x ({slices['1']['wall_s']:.1f} s) and max: {'equal' if len(sliced) == 1 else 'DIFFER'} "
+        f"{hashes.pop()[:16]} at max ({found['max']['wall_s']:.0f} s) and 100x ({found['100']['wall_s']:.0f} s); "
+        f"{slice_name} at 1x ({slices['1']['wall_s']:.1f} s) and max: {'equal' if len(sliced) == 1 else 'DIFFER'} "
         f"(bar: all equal{'' if same else ', missed: ' + ', '.join(found['max']['differing_topics'])})"
     )
     return 0 if same else 1
