@@ -86,9 +86,7 @@ async def _plan(source: Log, folder: Path, wanted: Wanted) -> Manifest:
     counts = await source.partition_counts(wanted.topics)
     for topic in wanted.topics:
         if topic not in counts:
-            raise ConfigError(
-                f"{source.name} has no topic {topic!r}; {instead_of(topic, sorted(counts) or ['another'])}"
-            )
+            raise ConfigError(f"{source.name} has no topic {topic!r}; {instead_of(topic, sorted(counts or TOPICS))}")
     manifest = Manifest(
         source=source.name,
         from_ms=wanted.from_ms,

@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 
 from pipelines.archive.agreement import Agreement, Outputs, agreement
-from pipelines.archive.feeds import Feed, open_feed
-from pipelines.archive.moments import until_of, utc
+from pipelines.archive.feeds import INPUT_NAMES, Feed, open_feed
+from pipelines.archive.moments import Until, until_of, utc
 from pipelines.archive.overrides import parse_overrides
 from pipelines.archive.replaying import Pace, Plan, Played, Replay
 from pipelines.archive.republish import KeptHeaders, republish, require_namespace
 from pipelines.errors import ConfigError
+from pipelines.near_names import instead_of
 from pipelines.places import find_place, open_log
 from pipelines.progress import progress_bar
 from pipelines.settings import Settings, parse_slo
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         feed = open_feed(args.archive, slos=slos, progress=progress)
     plan = Plan(
         settings_of=settings.core,
-        until=None if args.until is None else until_of(args.until, feed.start_us),
+        until=None if args.until is None else _until(args.until, feed),
         overrides=overrides,
         warm=None if args.warm is None else read_warm(args.warm),
         pace=Pace(speed),
@@ -75,6 +76,20 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     }
     _tell(args.json, account)
     return 0 if compared is None or compared.equal else 1
+
+
+def _until(text: str, feed: Feed) -> Until:
+    """A place that is never played would let everything through; it is refused."""
+    until = until_of(text, feed.start_us)
+    if until.at_us is None and until.topic not in INPUT_NAMES:
+        raise ConfigError(
+            f"--until: {until.topic!r} is no topic that is played; {instead_of(until.topic, INPUT_NAMES)}"
+        )
+    if until.at_us is None and until.partition >= feed.partitions:
+        raise ConfigError(
+            f"--until: {until.topic} has no partition {until.partition}; expected 0 .. {feed.partitions - 1}"
+        )
+    return until
 
 
 def _speed(text: str) -> float:

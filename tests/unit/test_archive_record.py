@@ -307,3 +307,5 @@ def test_a_topic_that_is_not_there_is_named_with_one_that_is(tmp_path: Path) -> 
     log = asyncio.run(plain_log(many(4)))
     with pytest.raises(ConfigError, match=r"no topic 'topic[.]c'; did you mean topic[.]a"):
         recorded(log, tmp_path / "a", A, "topic.c")
+    with pytest.raises(ConfigError, match=r"no topic 'twincast[.]request[.]v1'; did you mean twincast[.]requests[.]v1"):
+        recorded(log, tmp_path / "a", "twincast.request.v1")

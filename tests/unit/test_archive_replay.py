@@ -321,6 +321,16 @@ def test_the_command_tells_of_equality_and_of_a_difference(
     assert main(["replay", str(tmp_path)]) == 2
 
 
+def test_until_a_place_that_is_not_played_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for place, words in (
+        ("twincast.request.v1:0:3", "did you mean twincast.requests.v1?"),
+        ("twincast.forecasts.v1:0:3", "no topic that is played"),
+        ("twincast.requests.v1:4096:3", "has no partition 4096; expected 0 .. "),
+    ):
+        assert main(["replay", str(folder), "--until", place]) == 2
+        assert words in capsys.readouterr().err
+
+
 def test_a_recording_is_replayed_as_its_player_would_send_it(run: Backtest, tmp_path: Path) -> None:
     name = write_recording(tmp_path / "r", run.recording.events, "synthetic", "test")
     replay = Replay(open_feed(name, slos=(SLO,)), plan(), simulate)
