@@ -127,9 +127,28 @@ def read_manifest(folder: Path) -> Manifest:
             f"{LAYOUT_VERSION}: update it"
         )
     try:
-        return msgspec.json.decode(raw, type=Manifest)
+        manifest = msgspec.json.decode(raw, type=Manifest)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{path} is damaged ({error}); record the archive again") from error
+    for entry in manifest.partitions:
+        _require_sum(path, entry)
+    return manifest
+
+
+def _require_sum(path: Path, entry: PartitionEntry) -> None:
+    """A partition is what its files are together."""
+    parts = entry.parts
+    said = (entry.records, entry.first_offset, entry.last_offset)
+    found = (
+        sum(part.records for part in parts),
+        parts[0].first_offset if parts else None,
+        parts[-1].last_offset if parts else None,
+    )
+    if said != found:
+        raise ConfigError(
+            f"{path} is damaged: {entry.topic}[{entry.partition}] says {said[0]} records from offset {said[1]} to "
+            f"{said[2]}, its files hold {found[0]} from {found[1]} to {found[2]}; record the archive again"
+        )
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

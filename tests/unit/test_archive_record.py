@@ -290,10 +290,21 @@ def test_records_that_are_not_those_counted_are_refused(tmp_path: Path) -> None:
     manifest = read_manifest(tmp_path / "a")
     (entry,) = manifest.partitions
     parts = tuple(msgspec.structs.replace(part, records=part.records + 1) for part in entry.parts)
-    changed = msgspec.structs.replace(manifest, partitions=(msgspec.structs.replace(entry, parts=parts),))
-    write_manifest(tmp_path / "a", changed)
+    counted = msgspec.structs.replace(entry, parts=parts, records=sum(part.records for part in parts))
+    write_manifest(tmp_path / "a", msgspec.structs.replace(manifest, partitions=(counted,)))
     with pytest.raises(ConfigError, match="holds 20 records, its manifest says 21"):
         read(tmp_path / "a")
+
+
+@pytest.mark.parametrize("wrong", [{"records": 9}, {"last_offset": 77_777}, {"first_offset": 3}, {"parts": ()}])
+def test_a_partition_that_is_not_the_sum_of_its_files_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
+    _archive(tmp_path / "a")
+    manifest = read_manifest(tmp_path / "a")
+    (entry,) = manifest.partitions
+    changed = msgspec.structs.replace(entry, **wrong)  # type: ignore[arg-type]
+    write_manifest(tmp_path / "a", msgspec.structs.replace(manifest, partitions=(changed,)))
+    with pytest.raises(ConfigError, match="is damaged"):
+        open_archive(tmp_path / "a")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"layout": "other", "version": 1}', '{"layout": "twincast-archive"'])

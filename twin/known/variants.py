@@ -24,7 +24,17 @@ from twin.traffic.draw import Arrivals
 CostOf = Callable[[EngineConfig], StepCost]
 """Costs of an engine of this configuration."""
 MOST_ENGINES = 1024
-IDENTITY = ("deployment", "engine", "at_us", "fingerprint", "model_config", "kv_tiers", "removed", "emits_steps")
+IDENTITY = (
+    "schema_version",
+    "deployment",
+    "engine",
+    "at_us",
+    "fingerprint",
+    "model_config",
+    "kv_tiers",
+    "removed",
+    "emits_steps",
+)
 """Fields of a configuration that name an engine or are not single values: not for what-ifs."""
 CONFIG_FIELDS = tuple(name for name in EngineConfig.__struct_fields__ if name not in IDENTITY)
 TRAFFIC_FIELDS = ("rate_factor", "isl_factor", "osl_factor", "prefix_hit_ratio")
