@@ -48,6 +48,8 @@ async def main(deployment: str | None) -> None:
                 continue
             name = reading.forecast.deployment
             now = engines.setdefault(name, max(len(reading.forecast.balance), 1))
+            risk, authority = reading.breach_probability() or 0.0, reading.forecast.authority
+            print(f"{name}: breach {risk:.0%} ahead, authority {authority}, {now} engines", flush=True)
             wanted = decide(reading, now)
             if deployment in (None, name) and wanted != now and time.monotonic() - acted_s.get(name, -1e9) > COOLDOWN_S:
                 await act(forecasts, name, now, wanted)
