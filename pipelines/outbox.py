@@ -1,6 +1,7 @@
 """Messages of a worker on their way into the log. Decides no content.
 
-Law: a message that the log refuses is counted and told, and stops nobody; nothing else is lost here.
+Law: a message that is too large or that the log refuses is counted and told, and stops nobody; nothing else is lost
+here.
 """
 
 import logging
@@ -11,10 +12,18 @@ from pipelines.errors import ConfigError
 from pipelines.log import Producer, RecordRefusedError
 from pipelines.outputs import MADE_HEADER, Outgoing
 from pipelines.partitions import partition_of
+from pipelines.provision import record_limit_bytes
 from schemas.codec import MAX_STATE_BYTES
 from schemas.topics import DLQ
 
 log = logging.getLogger("twincast.outbox")
+
+
+def _require_fit(message: Outgoing) -> None:
+    """A broker that refuses a record for its size refuses those of its batch as well."""
+    size_bytes, limit_bytes = len(message.key or b"") + len(message.value), record_limit_bytes(message.topic)
+    if size_bytes > limit_bytes:
+        raise RecordRefusedError(f"it has {size_bytes} bytes, over {limit_bytes}; trim or split it")
 
 
 class Outbox:
@@ -31,6 +40,7 @@ class Outbox:
         partition = partition_of(message.deployment, self._partitions) if message.deployment else None
         made_us = time.time_ns() // 1000
         try:
+            _require_fit(message)
             await self._producer.send(
                 message.topic,
                 key=message.key,

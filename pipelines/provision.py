@@ -5,7 +5,7 @@ Law: after `create`, `check` is content; neither changes a topic that exists.
 
 from dataclasses import replace
 
-from pipelines.log import FOREVER_MS, Log, TopicSpec, require_partitions, require_topics
+from pipelines.log import FOREVER_MS, MAX_RECORD_BYTES, Log, TopicSpec, require_partitions, require_topics
 from schemas.codec import MAX_MESSAGE_BYTES, MAX_STATE_BYTES
 from schemas.topics import DLQ, RAW_INPUTS, STATE, TOPICS
 
@@ -18,8 +18,13 @@ def topic_specs(partitions: int, *, keep_for_ever: bool = False) -> list[TopicSp
     specs = []
     for topic in TOPICS.values():
         spec = TopicSpec.of(topic, partitions=partitions, retention_ms=FOREVER_MS if keep_for_ever else None)
-        specs.append(replace(spec, max_record_bytes=LARGER_THAN_USUAL.get(topic.name, spec.max_record_bytes)))
+        specs.append(replace(spec, max_record_bytes=record_limit_bytes(topic.name)))
     return specs
+
+
+def record_limit_bytes(topic_name: str) -> int:
+    """How large a record of this topic may be, headers left out."""
+    return LARGER_THAN_USUAL.get(topic_name, MAX_RECORD_BYTES)
 
 
 async def create(log: Log, partitions: int, *, keep_for_ever: bool = False) -> list[str]:
