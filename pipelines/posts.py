@@ -55,6 +55,7 @@ class Post:
 
 
 def incoming(record: LogRecord) -> Incoming:
+    """A record of a log as the runtime takes it."""
     return Incoming(record.topic, record.partition, record.offset, record.key, record.value, record.headers)
 
 
@@ -74,6 +75,7 @@ def whole_partitions(owned: Iterable[TopicPartition]) -> list[int]:
 
 
 def brief(offsets: Mapping[str, int]) -> str:
+    """Offsets per topic in a line of a log, those at 0 left out."""
     shown = [
         f"{topic.split('.')[-2] if '.' in topic else topic}@{offset}" for topic, offset in offsets.items() if offset
     ]

@@ -99,7 +99,7 @@ async def _sent(sending: Awaitable[None], played: Played) -> None:
     except RecordRefusedError as error:
         message = played.fed.message
         where = f"{message.topic}[{message.partition}]@{message.offset}"
-        raise ConfigError(f"{where} cannot be written again: {error}") from error
+        raise ConfigError(f"{where} cannot be written again: {error}; stop before it with --until") from error
 
 
 def _labelled(message: Outgoing, label: str) -> Outgoing:

@@ -202,10 +202,12 @@ def _class(row: _ClassFigure) -> ClassChange:
 def _limit(case: _LimitFile, folder: Path, progress: Progress) -> LimitCase:
     loose, tight = parse_slo(case.loose), parse_slo(case.tight)
     if len(case.grid) != 1:
-        raise ConfigError(f"a limit case varies one field of the engine, got {', '.join(case.grid) or 'none'}")
+        raise ConfigError(
+            f"a limit case varies one field of the engine, got {', '.join(case.grid) or 'none'}; leave one"
+        )
     ((name, values),) = case.grid.items()
     if not 2 <= len(values) <= MOST_POINTS:
-        raise ConfigError(f"grid {name} must have 2 to {MOST_POINTS} values, got {len(values)}")
+        raise ConfigError(f"grid {name} must have 2 to {MOST_POINTS} values, got {len(values)}; correct it")
     costs = read_hardware_costs(case.hardware, folder / case.model, None)
     at_us = round(case.at.timestamp() * 1e6)
     config = _engine(case, costs, at_us)

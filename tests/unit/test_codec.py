@@ -1,9 +1,11 @@
 """Laws of the codec: round trips, stable refusal codes, steps refused one by one."""
 
+from typing import get_args
+
 import msgspec
 import pytest
 
-from schemas.base import NEWEST_READABLE_VERSION
+from schemas.base import NEWEST_READABLE_VERSION, Record
 from schemas.codec import MAX_MESSAGE_BYTES, SchemaError, decode, encode
 from schemas.requests import RequestArrived, RequestFinished
 from schemas.steps import Step, StepBatch, StepRow
@@ -78,6 +80,12 @@ def test_the_next_schema_version_and_unknown_fields_still_read() -> None:
     )
     expected = msgspec.structs.replace(FINISHED, schema_version=NEWEST_READABLE_VERSION)
     assert decode(REQUESTS.name, newer).record == expected
+
+
+def test_every_topic_carries_records_with_a_version() -> None:
+    for topic in TOPICS.values():
+        for kind in get_args(topic.type) or (topic.type,):
+            assert kind is None or issubclass(kind, Record), f"{topic.name}: {kind}"
 
 
 def test_confluent_framing_is_stripped() -> None:
