@@ -3,10 +3,11 @@
 What is set here, and why: raw bytes, since a typed topic crashes its agent on the first bad record; one agent per
 topic with concurrency 1, since more can commit past a record in flight; all records of a fetch in one message, since
 an agent costs 80 microseconds a message; no acknowledgements to Faust, since its offsets run ahead of our state; the
-start of every partition comes from the state topic; a pause that loses no record. Faust gives partitions, groups,
+start of every partition comes from the state topic; a pause that loses no record; what was fetched before a seek is
+dropped wherever it has got to, since a lane would take it for the records after a gap. Faust gives partitions, groups,
 sessions and the consumer's thread.
 
-Law: an agent never raises and never waits.
+Laws: an agent never raises and never waits; what it hands over begins where the last seek went and leaves out nothing.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import logging
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,14 @@ START_TIMEOUT_S = 60.0
 ROOM_POLL_S = 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    """Records of one partition that one fetch brought, and how many seeks there were before it began."""
+
+    seeks: int
+    records: list[Any]
+
+
 class FaustShell:
     """A Faust app around a worker. `slot` makes the group membership static: a restart finds its partitions again."""
 
@@ -48,6 +58,7 @@ class FaustShell:
         self._app.on_partitions_revoked.connect(self._on_revoked)
         self._app.on_rebalance_complete.connect(self._on_settled)
         self._settled = False
+        self._seeks = 0
         self._room: asyncio.Task[None] | None = None
         for name in INPUT_NAMES:
             self._add_agent(name)
@@ -58,9 +69,13 @@ class FaustShell:
         @self._app.agent(topic, name=name, concurrency=1)  # type: ignore[untyped-decorator]
         async def hand_over(stream: Any) -> AsyncIterator[None]:
             async for event in stream.events():
-                for record in event.message.value:
-                    self._worker.take(_record(record, name))
+                self._hand_over(event.message.value, name)
                 yield
+
+    def _hand_over(self, fetch: _Fetch, name: str) -> None:
+        if fetch.seeks == self._seeks:
+            for record in fetch.records:
+                self._worker.take(_record(record, name))
 
     async def start(self) -> None:
         """Connect and join the group; partitions come later, by themselves."""
@@ -97,6 +112,7 @@ class FaustShell:
 
     async def _on_revoked(self, _: Any, revoked: set[TP], **kwargs: Any) -> None:
         self._settled = False
+        self._seeks += 1  # partitions may come back before what was fetched of them has got through
         await self._worker.on_revoked(
             [TopicPartition(tp.topic.removeprefix(self._prefix), tp.partition) for tp in revoked]
         )
@@ -173,11 +189,12 @@ def _consumer_class(shell: FaustShell) -> type:
 
         async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
             """One message per partition for all records of a fetch: an agent's cost is per message, not per record."""
+            seeks = shell._seeks
             records, active = await self._wait_next_records(timeout)
             generation = self.app.consumer_generation_id
             if records is None or self.should_stop:
                 return
-            if not self.flow_active:
+            if not self.flow_active or shell._seeks != seeks:
                 await self.perform_seek()  # what came is dropped
                 return
             for tp, found in records.items():
@@ -185,7 +202,7 @@ def _consumer_class(shell: FaustShell) -> type:
                     return
                 if found and (tp in active or tp in self._buffered_partitions):
                     message = self._to_message(tp, found[-1])
-                    message.key, message.value, message.headers = None, found, []
+                    message.key, message.value, message.headers = None, _Fetch(seeks, found), []
                     yield tp, message
 
         def pause_partitions(self, tps: Iterable[TP]) -> None:
@@ -196,6 +213,7 @@ def _consumer_class(shell: FaustShell) -> type:
             self._paused_partitions = self._paused_partitions | paused
 
         async def perform_seek(self) -> None:
+            shell._seeks += 1
             for tp, offset in (await shell.positions(self.assignment())).items():
                 self._committed_offset[tp] = None
                 await self.seek(tp, offset)

@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,21 +12,43 @@ from faust.types import TP
 
 from pipelines.kafka.access import ClusterAccess
 from pipelines.kafka.faust_app import FaustShell
+from pipelines.log import LogRecord, TopicPartition
 from schemas.topics import REQUESTS, STEPS
 
 ONE, TWO = TP(REQUESTS.name, 0), TP(STEPS.name, 0)
 
 
+class Taker:
+    """A worker that notes what it is given."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def take(self, record: LogRecord) -> None:
+        self.taken.append(record.offset)
+
+    async def on_revoked(self, lost: Iterable[TopicPartition]) -> None:
+        pass
+
+    def positions(self) -> dict[TopicPartition, int]:
+        return {}
+
+
 @pytest.fixture
-def consumer() -> Iterator[Any]:
+def shell() -> Iterator[FaustShell]:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    shell = FaustShell(ClusterAccess(bootstrap="127.0.0.1:9"), SimpleNamespace(), group="g", slot=0, namespace="")  # type: ignore[arg-type]
-    found = shell._app.consumer
-    found._set_active_tps({ONE, TWO})
-    yield found
+    yield FaustShell(ClusterAccess(bootstrap="127.0.0.1:9"), Taker(), group="g", slot=0, namespace="")  # type: ignore[arg-type]
     asyncio.set_event_loop(None)
     loop.close()
+
+
+@pytest.fixture
+def consumer(shell: FaustShell) -> Any:
+    found = shell._app.consumer
+    found._set_active_tps({ONE, TWO})
+    found.assignment = lambda: {ONE, TWO}
+    return found
 
 
 def record(tp: TP, offset: int) -> Any:
@@ -52,7 +74,7 @@ def fetched(
     async def read() -> list[tuple[TP, list[int]]]:
         found = []
         async for tp, message in consumer.getmany(1.0):
-            found.append((tp, [r.offset for r in message.value]))
+            found.append((tp, [r.offset for r in message.value.records]))
             after_each()
         return found
 
@@ -85,6 +107,57 @@ def test_a_rebalance_ends_what_is_left_of_a_fetch(consumer: Any) -> None:
 
     found = fetched(consumer, {ONE: [record(ONE, 0)], TWO: [record(TWO, 0)]}, after_each=next_generation)
     assert found == [(ONE, [0])]
+
+
+def run(call: Any) -> Any:
+    return asyncio.get_event_loop().run_until_complete(call)
+
+
+def message_of(consumer: Any, offset: int) -> Any:
+    """What an agent gets of a fetch that brought one record."""
+
+    async def read() -> Any:
+        async def getmany(active_partitions: set[TP], timeout: float) -> dict[TP, list[Any]]:
+            return {ONE: [record(ONE, offset)]}
+
+        consumer._getmany = getmany
+        [(_, message)] = [each async for each in consumer.getmany(1.0)]
+        return message.value
+
+    consumer.not_waiting_next_records = SimpleNamespace(set=lambda: None)
+    return run(read())
+
+
+def test_what_was_fetched_before_a_seek_is_not_handed_over_after_it(shell: FaustShell, consumer: Any) -> None:
+    """It stands behind records that are read again: a lane would take it for the first ones after a gap."""
+    before = message_of(consumer, 400)
+    run(consumer.perform_seek())
+    shell._hand_over(before, REQUESTS.name)
+    shell._hand_over(message_of(consumer, 88), REQUESTS.name)
+    assert shell._worker.taken == [88]  # type: ignore[attr-defined]
+
+
+def test_what_was_fetched_before_a_revocation_is_not_handed_over_after_it(shell: FaustShell, consumer: Any) -> None:
+    before = message_of(consumer, 400)
+    run(shell._on_revoked(None, {ONE, TWO}))
+    shell._hand_over(before, REQUESTS.name)
+    assert shell._worker.taken == []  # type: ignore[attr-defined]
+
+
+def test_a_fetch_that_a_seek_overtook_is_dropped_and_sought_again(shell: FaustShell, consumer: Any) -> None:
+    """Its records may be of either side of the seek, and what is dropped must be read again."""
+    sought = []
+
+    async def positions(assignment: set[TP]) -> dict[TP, int]:
+        sought.append(assignment)
+        return {}
+
+    def overtake() -> None:
+        shell._seeks += 1
+
+    shell.positions = positions  # type: ignore[method-assign]
+    assert fetched(consumer, {ONE: [record(ONE, 400)]}, meanwhile=overtake) == []
+    assert sought == [{ONE, TWO}]
 
 
 def test_faust_s_folder_is_not_made_where_a_command_is_called(consumer: Any) -> None:
