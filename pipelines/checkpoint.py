@@ -6,7 +6,7 @@ decide nothing.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,8 @@ import msgspec
 from pipelines.errors import ConfigError
 from pipelines.log import Log, LogRecord, LogUnavailableError, TopicPartition
 from pipelines.outputs import Headers, Outgoing
-from schemas.topics import STATE
+from pipelines.skips import Skip, skip_of
+from schemas.topics import STATE, TICKS
 
 POSITIONS_HEADER = "twincast_positions"
 ACCOUNTS_HEADER = "twincast_accounts"
@@ -45,11 +46,17 @@ def with_positions(
 async def read_checkpoint(log: Log, partition: int) -> Checkpoint:
     """The last snapshot of every deployment of a partition. Raises ConfigError where one has no offsets."""
     latest: dict[bytes | None, LogRecord] = {}
-    async for record in _all_records(log, TopicPartition(STATE.name, partition)):
+    async for record in _all_records(log, TopicPartition(STATE.name, partition), 0):
         latest.pop(record.key, None)
         if record.value is not None:
             latest[record.key] = record
     return resume_from(latest.values())
+
+
+async def read_skips(log: Log, partition: int, start_offset: int) -> frozenset[Skip]:
+    """Results that a run after this offset of the ticks topic went on without."""
+    values = [r.value async for r in _all_records(log, TopicPartition(TICKS.name, partition), start_offset)]
+    return frozenset(skip for skip in map(skip_of, values) if skip is not None)
 
 
 def resume_from(records: Iterable[LogRecord]) -> Checkpoint:
@@ -76,8 +83,8 @@ def _header(record: LogRecord, name: str) -> dict[str, Any]:
     raise ConfigError(f"{record} has no header {name}; it was not written by a worker: remove it")
 
 
-async def _all_records(log: Log, where: TopicPartition) -> Any:
-    begin = (await log.begin_offsets([where]))[where]
+async def _all_records(log: Log, where: TopicPartition, start_offset: int) -> AsyncIterator[LogRecord]:
+    begin = max(start_offset, (await log.begin_offsets([where]))[where])
     end = (await log.end_offsets([where]))[where]
     if begin >= end:
         return

@@ -5,18 +5,17 @@ Law: a report is made of what is there; making one changes nothing.
 
 import asyncio
 import time
-from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
 from pipelines.errors import ConfigError
+from pipelines.jobs import Jobs
 from pipelines.lanes import INPUT_NAMES, Lane
 from pipelines.log import LogRecord, TopicPartition
 from pipelines.runtime import Incoming
 from pipelines.silence import Silence
-from twin.job import SimulationResult
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,9 +40,8 @@ class Post:
     """A partition at work."""
 
     lane: Lane
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    results: deque[SimulationResult] = field(default_factory=deque)
-    outstanding: Counter[str] = field(default_factory=Counter)
+    jobs: Jobs
+    wake: asyncio.Event
     saved_ticks: dict[str, int] = field(default_factory=dict)
     silence: Silence = field(default_factory=Silence)
     holding: bool = False

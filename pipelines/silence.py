@@ -16,6 +16,15 @@ MARGIN_US = 5 * US_PER_S
 """Events of the last moments may still be on their way to the log."""
 
 
+def lives_now(at_us: int, now_us: int) -> bool:
+    """Whether an event that reaches us now is of a service that lives now.
+
+    >>> lives_now(100 * US_PER_S, 130 * US_PER_S), lives_now(100 * US_PER_S, 200 * US_PER_S)
+    (True, False)
+    """
+    return abs(now_us - at_us) < LIVE_LAG_US
+
+
 @dataclass(slots=True)
 class _News:
     heard_us: int
@@ -36,7 +45,7 @@ class Silence:
         if news is None:
             news = self._news[deployment] = _News(0, False, watermark_us, now_us)
         if heard_us > news.heard_us:
-            news.heard_us, news.live = heard_us, now_us - heard_us < LIVE_LAG_US
+            news.heard_us, news.live = heard_us, lives_now(heard_us, now_us)
         if watermark_us > news.watermark_us:
             news.watermark_us, news.since_us = watermark_us, now_us
 

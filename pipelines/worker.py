@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipelines.checkpoint import read_checkpoint, with_positions
+from pipelines.checkpoint import read_checkpoint, read_skips, with_positions
 from pipelines.errors import ConfigError
+from pipelines.jobs import Jobs
 from pipelines.lanes import INPUT_NAMES, Lane
 from pipelines.log import Log, LogRecord, Producer, TopicPartition
 from pipelines.outbox import Outbox
@@ -24,8 +24,8 @@ from pipelines.posts import Post, Report, brief, incoming, whole_partitions
 from pipelines.runtime import Runtime, Todo
 from pipelines.workers import Simulators
 from schemas.codec import SchemaError
+from schemas.topics import TICKS
 from twin.core import SnapshotError
-from twin.job import SimulationJob, SimulationResult
 
 log = logging.getLogger("twincast.worker")
 
@@ -101,7 +101,9 @@ class Worker:
         places = [TopicPartition(topic, number) for topic in INPUT_NAMES]
         begins = await self._log.begin_offsets(places)
         positions = {place.topic: max(checkpoint.positions.get(place.topic, 0), begins[place]) for place in places}
-        post = Post(Lane(number, positions))
+        wake = asyncio.Event()
+        skips = await read_skips(self._log, number, positions[TICKS.name])
+        post = Post(Lane(number, positions), Jobs(self._simulators, wake.set, self.fail, skips), wake)
         post.saved_ticks = {core.deployment: core.ticks for core in self._cores(number)}
         post.task = asyncio.create_task(self._guard(post), name=f"partition {number}")
         log.info("partition %d: %d deployments, from %s", number, len(post.saved_ticks), brief(positions))
@@ -148,23 +150,6 @@ class Worker:
         """Whether a partition cannot go on without records that stand in the log."""
         return any(post.lane.awaited for post in self._posts.values())
 
-    def _start(self, post: Post, job: SimulationJob) -> None:
-        post.outstanding[job.deployment] += 1
-
-        def done(future: "asyncio.Future[SimulationResult]") -> None:
-            post.outstanding[job.deployment] -= 1
-            post.outstanding += Counter()  # drops those at 0
-            if future.cancelled():
-                return
-            error = future.exception()
-            if error is not None:
-                self.fail(error)
-                return
-            post.results.append(future.result())
-            post.wake.set()
-
-        self._simulators.submit(job).add_done_callback(done)
-
     # The task of a partition
 
     async def _guard(self, post: Post) -> None:
@@ -179,9 +164,9 @@ class Worker:
     async def _work(self, post: Post) -> None:
         await self._go_on(post)  # a snapshot is taken before the ticks that were due by then
         handled = 0
-        while not (post.closing and not post.outstanding and not post.results):
+        while post.jobs or not post.closing:
             post.wake.clear()
-            todo = self._next(post)
+            todo = await self._next(post)
             if todo is None:
                 await self._wait(post)
                 continue
@@ -193,15 +178,21 @@ class Worker:
             if handled % TURN_RECORDS == 0:
                 await asyncio.sleep(0)
 
-    def _next(self, post: Post) -> Todo | None:
-        if post.results:
-            return self._runtime.on_simulated(post.results.popleft())
+    async def _next(self, post: Post) -> Todo | None:
+        if post.jobs.results:
+            return self._runtime.on_simulated(post.jobs.results.popleft())
+        if post.jobs.skipped:
+            job, told = post.jobs.skipped.popleft()
+            if told is not None:  # stored before anything that follows from it
+                await self._outbox.write(told)
+                await self._outbox.flush()
+            return self._runtime.on_skipped(job)
         record = None if post.closing or self._congested(post) else post.lane.pop()
         return None if record is None else self._runtime.handle(incoming(record))
 
     def _congested(self, post: Post) -> bool:
         """Whether a deployment waits for a simulation with more records behind it than it may hold."""
-        cores = (self._runtime.cores.get(name) for name in post.outstanding)
+        cores = (self._runtime.cores.get(name) for name in post.jobs.outstanding)
         return any(core is not None and core.awaiting and core.backlog > self._max_backlog_units for core in cores)
 
     async def _wait(self, post: Post) -> None:
@@ -217,7 +208,7 @@ class Worker:
         if self._silence_ticks and not lane.held and now_s - post.looked_s >= SILENCE_POLL_S:
             post.looked_s = now_s
             await self._tell_time(post)
-        post.idle = not post.outstanding and not lane.held and not post.closing
+        post.idle = not post.jobs and not lane.held and not post.closing
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SILENCE_POLL_S if self._silence_ticks else None):
                 await post.wake.wait()
@@ -259,7 +250,7 @@ class Worker:
         for message in todo.writes:
             await self._outbox.write(message)
         for job in todo.jobs:
-            self._start(post, job)
+            post.jobs.start(job, self._runtime.cores[job.deployment].settings.period_us)
 
     # Snapshots
 
@@ -333,7 +324,7 @@ class Worker:
             balance=self._runtime.balance(),
             handed=handed,
             held=sum(post.lane.held for post in self._posts.values()),
-            outstanding=sum(post.outstanding.total() for post in self._posts.values()),
+            outstanding=sum(post.jobs.outstanding.total() for post in self._posts.values()),
             simulators_ready=self._simulators.ready.is_set(),
             idle=all(post.idle and not post.wake.is_set() for post in self._posts.values()),
             snapshots=self.snapshots,
@@ -349,7 +340,7 @@ class Worker:
                 continue
             ends = await self._ends(number)
             behind = [topic for topic, end in ends.items() if post.lane.received[topic] < end]
-            if post.lane.held or post.outstanding or await self._readable(post.lane, behind):
+            if post.lane.held or post.jobs or await self._readable(post.lane, behind):
                 where = f"at {brief(post.lane.handed)} of {brief(ends)}"
                 return f"partition {number} has not moved for {still_s:.0f} s, {where}"
             post.moved_s = now_s

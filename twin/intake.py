@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.changes import Tick
+from schemas.changes import Skipped, Tick
 from schemas.codec import Decoded
 from schemas.lineage import Offset
 from schemas.steps import Step, StepBatch
@@ -107,6 +107,9 @@ class Intake:
         return True
 
     def _admit(self, unit: Unit) -> list[Refusal]:
+        if isinstance(unit.record, Skipped):  # for who simulates; it tells no time and no news
+            self.accounts.settle(Outcome.APPLIED)
+            return []
         reason = objection(unit.record)
         if reason is not None:
             return [self._refuse(Refusal(unit.position, Outcome.QUARANTINED, reason, unit.record))]

@@ -15,7 +15,7 @@ from pipelines.ingest.recording import read_recording
 from pipelines.outputs import MADE_HEADER, Headers
 from pipelines.playback import as_incoming, messages_of
 from pipelines.runtime import Incoming
-from schemas.changes import Phase, Skipped
+from pipelines.skips import Skip, skip_of
 from schemas.codec import SchemaError, decode
 from schemas.slos import SloTarget
 from schemas.topics import INPUTS, OUTPUTS, REQUESTS, STATE, STEPS, TICKS, TOPICS
@@ -24,7 +24,7 @@ RECORDING_PARTITIONS = 4
 INPUT_NAMES = tuple(topic.name for topic in INPUTS)
 CORE_NAMES = tuple(topic.name for topic in TOPICS.values() if topic.core)
 _TRAFFIC = frozenset((REQUESTS.name, STEPS.name))
-Skips = frozenset[tuple[str, int, Phase]]
+Skips = frozenset[Skip]
 """Deployment, event time and phase of ticks that a live run left out."""
 
 
@@ -166,15 +166,8 @@ class ArchiveFeed:
 
     def skips(self) -> Skips:
         """See `Feed`. Records that cannot be decoded skip nothing: the core refuses them."""
-        found = set()
-        for _, record in self._archive.records([TICKS.name]):
-            try:
-                tick = decode(record.topic, record.value or b"").record
-            except SchemaError:
-                continue
-            if isinstance(tick, Skipped):
-                found.add((tick.deployment, tick.tick_us, tick.phase))
-        return frozenset(found)
+        skips = (skip_of(record.value) for _, record in self._archive.records([TICKS.name]))
+        return frozenset(skip for skip in skips if skip is not None)
 
     def states(self) -> tuple[State, ...]:
         """See `Feed`: per deployment the earliest snapshot after which all input is here. Others begin cold."""
