@@ -15,6 +15,7 @@ from pipelines.evidence.evidence_sources import profile_of_steps, read_profiles,
 from pipelines.ingest.kernel_trace import read_profile
 from schemas.steps import Step
 from tests.kernel_labels import BY_DIGEST, BY_NAME, LATER, digest
+from tests.kernel_labels_second import AFTER_VERSION_3, BEFORE_VERSION_3
 from tests.made_evidence import half_loaded, window
 from tests.made_jobs import AS_OF_US
 from twin.cost.span_rules import SpanRules
@@ -63,6 +64,27 @@ def test_names_labelled_after_the_rules_agree_as_well() -> None:
     assert len(LATER) == 45
     assert len(wrong) / len(LATER) <= 0.05, wrong
     assert not set(LATER) & set(BY_NAME)
+
+
+@pytest.mark.parametrize("labels", [BEFORE_VERSION_3, AFTER_VERSION_3], ids=["before", "after"])
+def test_names_of_other_stacks_agree(labels: dict[str, str]) -> None:
+    rules = SpanRules()
+    wrong = [name for name, label in labels.items() if rules.classify(name) != label]
+    assert len(wrong) / len(labels) <= 0.05, wrong
+    assert not set(labels) & (set(BY_NAME) | set(LATER))
+    assert not {digest(name) for name in labels} & set(BY_DIGEST)
+
+
+def test_types_of_a_library_among_the_arguments_say_nothing() -> None:
+    rules = SpanRules()
+    assert rules.classify("void rowKernel<cutlass::half_t, 4>") is None
+    assert rules.classify("void cutlass::Kernel2<cutlass_80_simt>") is SpanClass.COMPUTE
+
+
+def test_what_was_fused_in_does_not_outweigh_the_kind_of_a_generated_kernel() -> None:
+    rules = SpanRules()
+    for part in ("all_reduce", "mm", "unified_attention", "reshape_and_cache"):
+        assert rules.classify(f"triton_poi_fused_add_{part}_0") is SpanClass.ELEMENTWISE, part
 
 
 def test_labels_hold_every_class_that_a_kernel_can_have() -> None:
