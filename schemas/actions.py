@@ -76,10 +76,12 @@ class Predicted(Wire, frozen=True, kw_only=True):
 class Action(Record, frozen=True, kw_only=True, tag_field="record", tag="action"):
     """One proposal as it stands at `at_us`, the `as_of` of the forecast that it follows from.
 
-    Whoever wants the predicted effect acts before `act_before_us` (an engine needs `start_s` to be ready) and never
-    after `expires_us`. `executable` is False where authority or doubt allow advice only. `cost_engine_hours_per_hour`
-    is engines added (negative: saved). `confidence_ratio` is the share of simulated futures in which the action does
-    better than doing nothing, or, where it saves engines, keeps every target.
+    Whoever wants the predicted effect acts before `act_before_us`: when a target first comes into danger, less the
+    `start_s` that an engine needs to be ready. Where it equals `at_us` some harm is late to prevent: act at once. Where
+    nothing is in danger (engines saved) it is `expires_us`, after which nobody acts. `executable` is False where
+    authority or doubt allow advice only. `cost_engine_hours_per_hour` is engines added (negative: saved).
+    `confidence_ratio` is the share of simulated futures in which the action does better than doing nothing, or, where
+    it saves engines, keeps every target.
     """
 
     deployment: Name

@@ -100,12 +100,14 @@ class EnginesResponse(Wire, frozen=True, kw_only=True):
     """One point of the response surface: what `engines` engines would give.
 
     To the requests that arrive in a window once an engine started now is ready, or, where no actions are tried, over
-    the longest horizon.
+    the longest horizon: those that arrive in (`from_s`, `to_s`] after `as_of`; both are 0 in records that did not tell.
     """
 
     engines: Count
     goodput_requests_per_s: Estimate
     breach_probability: Ratio
+    from_s: NonNegative = 0.0
+    to_s: NonNegative = 0.0
 
 
 class Reach(Wire, frozen=True, kw_only=True):

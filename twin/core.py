@@ -36,6 +36,7 @@ from twin.metrics import CLOSES_AFTER_S, METRICS, QUANTILES
 from twin.risk import RiskAlerts
 from twin.scoring import SkillLedger, closes_us, score
 from twin.settings import TWINCAST_VERSION, CoreSettings
+from twin.traffic.plan import TrafficPlan
 from twin.windows import OpenWindows
 
 FORMAT_VERSION = 1
@@ -257,7 +258,8 @@ class Core:
         self.authority.on_fingerprint(as_of_us, sha256(";".join(prints).encode()).hexdigest())
         self.authority.on_drift(as_of_us, "cost", bool(self._drift.drifting))
 
-    def _trials(self, footing: Footing) -> Trials | None:
+    def _trials(self, as_of_us: int, plan: TrafficPlan, footing: Footing) -> Trials | None:
+        self._advisor.on_traffic(as_of_us, self.state.traffic.arrivals, plan.rate, self.state.start_s)
         if not self.state.slos:
             return None
         widen = margin_ratio(footing.standing)
@@ -284,7 +286,7 @@ class Core:
             fine_replications=self.settings.fine_replications,
             scenarios=self.settings.scenarios,
             with_insight=self.settings.insight,
-            trials=self._trials(footing),
+            trials=self._trials(as_of_us, plan, footing),
         )
 
     def _footing(self, as_of_us: int) -> Footing:

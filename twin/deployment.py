@@ -260,13 +260,21 @@ class DeploymentState:
 
     @property
     def start_s(self) -> float | None:
-        """Seconds from accepting one more engine to its being ready, as recent changes told: their median."""
-        told = [
-            (change.ready_at_us - change.at_us) / US_PER_S
-            for change in self.changes
-            if change.status == "accepted" and change.ready_at_us is not None and _more(change) > 0
-        ]
-        return max(median(told[-STARTS_KEPT:]), 0.0) if told else None
+        """Seconds from accepting one more engine to its being ready, as recent changes told: their median.
+
+        What is told again of the same action when it was carried out counts instead of what was promised.
+        """
+        told: dict[str, tuple[int, int]] = {}
+        for number, change in enumerate(self.changes):
+            if change.ready_at_us is None or not in_force(change) or _more(change) <= 0:
+                continue
+            name = change.action_id or f"#{number}"
+            if change.status == "accepted":
+                told[name] = (change.at_us, change.ready_at_us)
+            elif name in told:
+                told[name] = (told[name][0], change.ready_at_us)
+        starts_s = [(ready_us - at_us) / US_PER_S for at_us, ready_us in told.values()]
+        return max(median(starts_s[-STARTS_KEPT:]), 0.0) if starts_s else None
 
     def frontend(self) -> FrontendOverheads:
         """Time outside the engines: as their stamps tell, else as requests let guess that were not held up."""

@@ -68,6 +68,8 @@ def _response(point: EnginesPoint) -> EnginesResponse:
         engines=point.engines,
         goodput_requests_per_s=_estimate(*mean_interval(point.goodput_requests_per_s)) or _NOTHING,
         breach_probability=share,
+        from_s=point.from_s,
+        to_s=point.to_s,
     )
 
 

@@ -86,6 +86,8 @@ class Trials:
     `deltas` are engines more or less, rising, 0 among them; fewer are tried with `headroom_ratio` times the traffic.
     Other actions, if `others`, act at once and are tried over `near_s`. More engines, and these, are tried only where
     the upper side of doing nothing, its interval stretched by `widen`, is over `trip_ratio` of a limit.
+    Where `demand_per_s` is given, engines are tried on traffic that goes from `now_per_s` to that rate by the time an
+    engine is ready, its level beyond doubt, instead of on the forecast: whoever gives it has put the doubt into it.
     """
 
     start_s: float = 120.0
@@ -97,12 +99,16 @@ class Trials:
     others: bool = True
     widen: float = 1.0
     headroom_ratio: float = 1.2
+    demand_per_s: float | None = None
+    now_per_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("start_s", "window_s", "near_s", "trip_ratio", "widen", "headroom_ratio"):
+        for name in ("start_s", "window_s", "near_s", "trip_ratio", "widen", "headroom_ratio", "now_per_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):
                 raise ValueError(f"trials.{name} must be a finite number >= 0, got {value}")
+        if self.demand_per_s is not None and not (math.isfinite(self.demand_per_s) and self.demand_per_s >= 0.0):
+            raise ValueError(f"trials.demand_per_s must be a finite number >= 0 or None, got {self.demand_per_s}")
         if min(self.window_s, self.near_s) < 1.0:
             raise ValueError(f"trials need window_s and near_s >= 1 s, got {self.window_s} and {self.near_s}")
         if list(self.deltas) != sorted(set(self.deltas)) or 0 not in self.deltas:
@@ -284,12 +290,17 @@ class Insight:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tried:
-    """One action as it was simulated, and doing nothing over the same members: equal random numbers on both sides."""
+    """One action as it was simulated, and doing nothing over the same members: equal random numbers on both sides.
+
+    `danger_after_s`: doing nothing is not in danger for requests that arrive earlier than that, seconds from `as_of`,
+    as far as was looked (not before `members_from_s`); None where it is in no danger.
+    """
 
     what: Scale | ShiftTraffic | SetLimit | HoldBack
     found: HorizonResult
     without: HorizonResult
     members_from_s: float = 0.0
+    danger_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,9 +19,11 @@ from schemas.actions import Action, Scale, Withdrawal
 from schemas.alerts import Alert
 from schemas.changes import Change
 from schemas.engines import EngineConfig
+from schemas.forecasts import Forecast
 from schemas.requests import RequestFinished
-from schemas.slos import Metric, Slos, SloTarget
+from schemas.slos import Slos, SloTarget
 from twin.ledger_engines import Steps, reversals
+from twin.ledger_obeyed import COLUMN, NOTHING_OBEYED, Obeyed, Surface, judge
 from twin.metrics import FloatArray, IntArray, quantile
 from twin.observed import latencies_of
 
@@ -32,7 +34,6 @@ LEAST_BREACH_S = 20.0
 JOIN_S = 30.0
 AHEAD_S = 180.0
 LEAST_REQUESTS = 5
-_COLUMN: dict[Metric, int] = {"ttft_s": 0, "tpot_s": 1, "e2e_s": 2}
 
 Fate = Literal["obeyed", "refused", "withdrawn", "left"]
 
@@ -80,7 +81,8 @@ class Account:
 
     `engine_hours` are those that ran as far as records tell; `engine_hours_obeyed` those if every proposal of scale had
     been followed while it stood; None where engines are not known. `covered` counts breaches for which a proposal,
-    obeyed when it was opened, would have been in effect; `covered_requests` the misses in them.
+    obeyed when it was opened, would have been in effect; `covered_requests` the misses in them; `judged` forecasts
+    that were obeyed.
     """
 
     deployment: str
@@ -98,6 +100,7 @@ class Account:
     steps_done: int
     covered: int
     covered_requests: int
+    judged: Obeyed = NOTHING_OBEYED
 
     @property
     def foreseen(self) -> int:
@@ -125,6 +128,7 @@ class Ledger:
     _alerts: list[Alert] = field(default_factory=list)
     _told: list[Action | Withdrawal] = field(default_factory=list)
     _changes: list[Change] = field(default_factory=list)
+    _surfaces: list[Surface] = field(default_factory=list)
     _engines: dict[str, int] = field(default_factory=dict)
     _targets_us: int = 0
 
@@ -140,6 +144,9 @@ class Ledger:
             self._told.append(record)
         elif isinstance(record, Change):
             self._changes.append(record)
+        elif isinstance(record, Forecast):
+            surface = Surface.of(record)
+            self._surfaces += [] if surface is None else [surface]
         elif isinstance(record, EngineConfig):
             self._engines.setdefault(record.engine, record.at_us)
         elif isinstance(record, Slos) and record.at_us >= self._targets_us:
@@ -161,7 +168,7 @@ class Ledger:
         spans = [
             (target, start, end, missed)
             for target in self.targets
-            for start, end, missed in _breaches(target, at_us, values[:, _COLUMN[target.metric]])
+            for start, end, missed in _breaches(target, at_us, values[:, COLUMN[target.metric]])
         ]
         found = [_breach(*span, pages, proposals) for span in spans if span[2] - span[1] > LEAST_BREACH_S * US_PER_S]
         _judge(proposals, [(start, end) for _, start, end, _ in spans])
@@ -184,6 +191,7 @@ class Ledger:
             steps_done=steps.count,
             covered=len(covered),
             covered_requests=sum(breach.missed_requests for breach in covered),
+            judged=judge(self._surfaces, self._changes, self.targets, at_us, values),
         )
 
     def _proposals(self) -> list[Proposal]:

@@ -46,11 +46,13 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EnginesPoint:
-    """With `engines` engines: goodput float64[R], and whether any target is missed, bool[R]."""
+    """With `engines` engines, over (`from_s`, `to_s`]: goodput float64[R]; whether any target is missed, bool[R]."""
 
     engines: int
     goodput_requests_per_s: FloatArray
     breached: BoolArray
+    from_s: float = 0.0
+    to_s: float = 0.0
 
 
 def mean_interval(values: FloatArray, level: float = 0.9) -> tuple[float, float, float]:
@@ -134,7 +136,12 @@ def responses(job: SimulationJob, deltas: Sequence[int] = (-1, 0, 1, 2, 3), read
         )
         found = run(asked).scenario().horizons[0]
         points.append(
-            EnginesPoint(len(job.engines) + delta, found.goodput_requests_per_s, np.any(found.breached, axis=1))
+            EnginesPoint(
+                len(job.engines) + delta,
+                found.goodput_requests_per_s,
+                np.any(found.breached, axis=1),
+                to_s=job.horizons_s[-1],
+            )
         )
     return points
 

@@ -20,11 +20,12 @@ from pipelines.places import find_place, open_log
 from pipelines.settings import Settings, parse_slo
 from schemas.codec import SchemaError, decode
 from schemas.slos import SloTarget
-from schemas.topics import ACTIONS, ALERTS, CHANGES, ENGINES, REQUESTS, SLOS
+from schemas.topics import ACTIONS, ALERTS, CHANGES, ENGINES, FORECASTS, REQUESTS, SLOS
 from twin.ledger import Account, Breach, Ledger, Proposal
+from twin.ledger_obeyed import Obeyed
 
 US_PER_S = 1_000_000
-READ = (REQUESTS, ENGINES, SLOS, CHANGES, ALERTS, ACTIONS)
+READ = (REQUESTS, ENGINES, SLOS, CHANGES, ALERTS, ACTIONS, FORECASTS)
 NAMES = frozenset(topic.name for topic in READ)
 
 
@@ -178,6 +179,11 @@ def plain(account: Account) -> dict[str, Any]:
         "reversals_proposed": account.reversals_proposed,
         "breaches_covered_by_proposals": account.covered,
         "misses_in_covered_breaches": account.covered_requests,
+        "forecasts_intervened": account.judged.intervened,
+        "forecasts_obeyed": account.judged.forecasts,
+        "obeyed_brier": account.judged.brier,
+        "obeyed_brier_had_nothing_changed": account.judged.brier_unchanged,
+        "obeyed_goodput_error_ratio": account.judged.goodput_error_ratio,
     }
 
 
@@ -214,7 +220,19 @@ def _print(account: Account, console: Console) -> None:
                 f"({account.covered_requests} late requests in them), {account.reversals_proposed} reversals",
             )
         )
+    if account.judged.intervened:
+        rows.append(("forecasts obeyed", _obeyed_words(account.judged)))
     table = Table(title=f"{account.deployment} ({'shadow' if shadow else 'as obeyed'})", show_header=False)
     for row in rows:
         table.add_row(*row)
     console.print(table)
+
+
+def _obeyed_words(judged: Obeyed) -> str:
+    told = f"{judged.forecasts} of {judged.intervened} with a change in their window judged by the count that served"
+    if judged.brier is None or judged.brier_unchanged is None or judged.goodput_error_ratio is None:
+        return told
+    return (
+        f"{told}: breach probability off by {judged.brier:.2f} squared ({judged.brier_unchanged:.2f} had nothing "
+        f"changed), goodput by {judged.goodput_error_ratio:.0%}"
+    )

@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 
 from pipelines.places import Place
-from pipelines.web.access import address_of, token_in
+from pipelines.web.access import address_of, require_free, token_in
 
 log = logging.getLogger("twincast.web")
 
@@ -32,8 +32,9 @@ def environ_of(place: Place, environ: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def page_beside(address: str, environ: Mapping[str, str]) -> AsyncIterator[None]:
-    """A page at PORT or HOST:PORT while the context is open. Raises ConfigError for an address that may not be."""
-    address_of(address, token_in(environ))
+    """A page at PORT or HOST:PORT while the context is open. Raises ConfigError for an address that may not be, or is
+    taken: whoever asks for a page is told at once, not in a log that says the page came to an end."""
+    require_free(address_of(address, token_in(environ)))
     keeping = asyncio.create_task(_keep(address, environ))
     try:
         yield

@@ -217,6 +217,8 @@ class Twin:
         if self.persistence:
             recent = np.count_nonzero(service.requests.arrived_s[: self.told_until] > at_s - 60.0)
             plan = replace(plan, rate=RateForecast.steady(max(recent, 1) / min(60.0, at_s)))
+        else:
+            self.advisor.on_traffic(now_us, self.history.arrivals, plan.rate, service.start_s)
         return SimulationJob(
             deployment="loop",
             as_of_us=now_us,

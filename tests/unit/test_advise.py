@@ -16,6 +16,7 @@ from twin.advise.policy import Policy
 from twin.advise.rounds import Ground
 from twin.advise.upper_side import Trial, judged
 from twin.job import HorizonResult, Tried
+from twin.traffic.forecast import RateForecast
 
 START_US = 1_800_000_000_000_000
 PERIOD_S = 10.0
@@ -122,8 +123,49 @@ def test_the_fewest_engines_that_are_enough_are_named() -> None:
     assert action.what == scale(3, 2)
     assert (action.state, action.reversible, action.executable) == ("proposed", True, True)
     assert action.cost_engine_hours_per_hour == 2.0
-    assert action.act_before_us == START_US + 10_000_000
-    assert action.expires_us > action.act_before_us
+    assert action.expires_us == START_US + 20_000_000
+
+
+@pytest.mark.parametrize(("danger_s", "slack_s"), [(120.0, 0.0), (150.0, 30.0), (165.0, 45.0), (30.0, 0.0)])
+def test_an_engine_is_ordered_its_start_time_before_the_danger(danger_s: float, slack_s: float) -> None:
+    """Where the danger comes before an engine could be ready it is late already: at once."""
+    found = [replace(each, danger_after_s=danger_s) for each in trials(3, BUSY)]
+    (action,) = opened(Advisor(POLICY).on_trials(ground(0), found))
+    assert action.start_s == 120.0
+    assert action.act_before_us == START_US + round(slack_s * 1e6)
+
+
+def test_what_acts_at_once_waits_for_the_danger_and_what_saves_has_no_deadline() -> None:
+    limit = SetLimit(limit="max_num_seqs", before=16, after=24)
+    busy = [*trials(3, {0: 1.3}), replace(trial(limit, 0.5, 1.3, 20.0), danger_after_s=15.0)]
+    (action,) = opened(Advisor(POLICY).on_trials(ground(0), busy))
+    assert (action.what, action.act_before_us) == (limit, START_US + 15_000_000)
+    advisor = Advisor(POLICY)
+    (fewer,) = (
+        each
+        for tick in range(9)
+        for each in opened(advisor.on_trials(ground(tick), trials(4, SPARE)))[:1]
+        if each.state == "proposed"
+    )
+    assert fewer.act_before_us == fewer.expires_us
+
+
+def test_engines_are_tried_on_the_demand_learned_and_the_proposal_says_so() -> None:
+    """A forecast of ten that always falls short by ten: what is tried is twenty."""
+    advisor = Advisor(POLICY)
+    for tick in range(120):
+        advisor.on_traffic(START_US + tick * 10_000_000, 200 * tick, RateForecast.steady(10.0), None)
+        asked = advisor.trials(None, "high", 1.0)
+        assert asked is not None
+        assert asked.demand_per_s is None if tick < 18 else tick < 30 or asked.demand_per_s is not None
+    assert asked.demand_per_s == pytest.approx(20.0)
+    assert asked.now_per_s == pytest.approx(20.0)
+    (action,) = opened(advisor.on_trials(replace(ground(0), demand_per_s=20.0), trials(3, BUSY)))
+    assert "ready for 20 requests/s" in action.reasons
+    again = Advisor.restore(advisor.snapshot(), POLICY)
+    for each in (advisor, again):
+        each.on_traffic(START_US + 1_200_000_000, 24_000, RateForecast.steady(10.0), None)
+    assert again.trials(None, "high", 1.0) == advisor.trials(None, "high", 1.0)
 
 
 def test_where_none_is_enough_as_many_as_help_are_named() -> None:

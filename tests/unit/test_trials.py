@@ -64,6 +64,31 @@ def test_more_engines_never_serve_fewer_well_and_start_late() -> None:
     assert np.all(late[0].found.arrivals < run(asking(BUSY_PER_S)).scenario().horizons[0].arrivals)
 
 
+def test_the_danger_is_told_from_the_part_of_the_window_in_which_it_begins() -> None:
+    """From a rate that one engine carries to one it does not: requests wait longer and longer."""
+    calm = tried(asking(CALM_PER_S))[0]
+    assert calm.danger_after_s is None
+    assert tried(asking(BUSY_PER_S))[0].danger_after_s == ASKED.start_s
+    late = replace(ASKED, start_s=4.0, window_s=16.0, demand_per_s=34.0, now_per_s=CALM_PER_S)
+    begins_s = []
+    for limit_s in (1.0, 4.0, 8.0, 10.0):
+        slow = (SloTarget(metric="ttft_s", quantile=0.95, limit_s=limit_s),)
+        begins_s.append(tried(asking(CALM_PER_S, trials=late, slos=slow))[0].danger_after_s)
+    assert begins_s == [4.0, 8.0, 12.0, 16.0]
+
+
+def test_engines_are_tried_on_the_demand_and_the_surface_on_the_forecast() -> None:
+    asked = replace(ASKED, demand_per_s=BUSY_PER_S, now_per_s=BUSY_PER_S)
+    demanded, plain = asking(CALM_PER_S, trials=asked), asking(CALM_PER_S)
+    found = tried(demanded)
+    rate = found[0].found.arrivals.mean() / ASKED.window_s
+    assert rate == pytest.approx(BUSY_PER_S, rel=0.25)
+    assert deltas(found) == [0, 1, 2]
+    for one, two in zip(surface(demanded, found), surface(plain, tried(plain)), strict=True):
+        assert one.goodput_requests_per_s.tobytes() == two.goodput_requests_per_s.tobytes()
+        assert (one.from_s, one.to_s) == (ASKED.start_s, ASKED.start_s + ASKED.window_s)
+
+
 def test_members_of_a_window_are_those_that_arrive_in_it() -> None:
     whole = run(asking(3.0, horizons_s=(20.0,))).scenario().horizons[0]
     first = run(asking(3.0, horizons_s=(8.0,), arrivals_beyond_s=17.0)).scenario().horizons[0]

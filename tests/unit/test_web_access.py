@@ -1,12 +1,15 @@
 """Who may see the page: this machine, or whoever brings the token."""
 
 import asyncio
+import socket
 from collections.abc import Mapping
+from pathlib import Path
 
 import aiohttp
 import pytest
 from made_page import made_log, page_settings
 
+from pipelines.cli import main
 from pipelines.errors import ConfigError
 from pipelines.web.access import HEADERS, Address, address_of
 from pipelines.web.fleet import Fleet
@@ -37,6 +40,19 @@ def test_a_token_that_guards_nothing_is_refused(token: str) -> None:
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="PORT"):
         address_of(text, TOKEN)
+
+
+def test_a_port_that_is_taken_is_told_in_one_line_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TWINCAST_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("TWINCAST_BOOTSTRAP", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["up", "--web", str(taken.getsockname()[1])]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    (line,) = [each for each in error.splitlines() if "cannot be served" in each]
+    assert line.endswith("choose another port")
 
 
 def test_the_token_is_not_in_what_an_address_says_of_itself() -> None:

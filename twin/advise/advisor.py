@@ -19,9 +19,11 @@ from schemas.actions import Action, ActionState, Scale, Withdrawal
 from schemas.changes import Change
 from schemas.forecasts import CredibilityLevel, Forecast
 from twin.advise.policy import Kind, Policy
+from twin.advise.reserve import DemandReserve
 from twin.advise.rounds import Ground, Round, is_reversible, kind_of, percent
 from twin.advise.upper_side import Trial, judged
 from twin.job import SimulationJob, SimulationResult, Trials
+from twin.traffic.forecast import RateForecast
 
 US_PER_S = 1_000_000
 EXPIRES_AFTER_PERIODS = 2.0
@@ -61,6 +63,8 @@ class Advisor:
         self._up_us = _NEVER_US
         self._fewer_us: int | None = None
         self._short: dict[int, tuple[int, float]] = {}
+        self._reserve = DemandReserve(self._policy.reserve_level, self._policy.window_s)
+        self._demand_per_s: float | None = None
 
     @property
     def standing(self) -> tuple[Action, ...]:
@@ -79,11 +83,23 @@ class Advisor:
             self._up_us = max(self._up_us, change.at_us)
         self._fewer_us = None
 
+    def on_traffic(self, as_of_us: int, arrivals: int, rate: RateForecast, start_s: float | None) -> None:
+        """All arrivals up to a tick and the rate forecast made there: what demand to be ready for follows from them."""
+        if self._asleep:
+            return
+        start_s, window_s = self._start_s(start_s), self._policy.window_s
+        expected = rate.expected_by(start_s + window_s) - rate.expected_by(start_s)
+        self._demand_per_s = self._reserve.on_tick(as_of_us, arrivals, expected / window_s, start_s)
+
     def trials(self, start_s: float | None, credibility: CredibilityLevel, widen: float) -> Trials | None:
         """What a job is to try, where engines take `start_s` to be ready (None: as the policy says)."""
         if self._asleep:
             return None
-        return self._policy.trials(self._policy.start_s if start_s is None else start_s, credibility, widen)
+        now_per_s = self._reserve.last_per_s
+        return self._policy.trials(self._start_s(start_s), credibility, widen, self._demand_per_s, now_per_s)
+
+    def _start_s(self, start_s: float | None) -> float:
+        return self._policy.start_s if start_s is None else start_s
 
     def on_result(
         self, forecast: Forecast, job: SimulationJob, result: SimulationResult, period_s: float
@@ -101,6 +117,7 @@ class Advisor:
             authority=forecast.authority,
             credibility=forecast.credibility.level,
             lineage=forecast.lineage,
+            demand_per_s=asked.demand_per_s,
         )
         return self.on_trials(ground, [judged(each, result.slos, asked.widen) for each in result.tried])
 
@@ -234,6 +251,8 @@ class Advisor:
             self._opened_us = ground.as_of_us
         opened_us = ground.as_of_us if before is None else before.action.opened_us
         reversible = is_reversible(trial)
+        expires_us = ground.as_of_us + round(EXPIRES_AFTER_PERIODS * ground.period_s * US_PER_S)
+        latest_us = round_.act_before_us(trial)
         action = Action(
             deployment=ground.deployment,
             at_us=ground.as_of_us,
@@ -243,8 +262,8 @@ class Advisor:
             what=trial.what,
             reversible=reversible,
             executable=ground.authority == "full" or (ground.authority == "guarded" and reversible),
-            act_before_us=ground.as_of_us + round(ground.period_s * US_PER_S),
-            expires_us=ground.as_of_us + round(EXPIRES_AFTER_PERIODS * ground.period_s * US_PER_S),
+            act_before_us=expires_us if latest_us is None else latest_us,
+            expires_us=expires_us,
             before=trial.before,
             after=trial.after,
             cost_engine_hours_per_hour=float(trial.delta),
@@ -269,6 +288,7 @@ class Advisor:
             ],
             "times_us": [self._opened_us, self._up_us],
             "fewer_us": self._fewer_us,
+            "reserve": self._reserve.snapshot(),
             "short": [[engines, at_us, rate] for engines, (at_us, rate) in sorted(self._short.items())],
         }
 
@@ -284,4 +304,7 @@ class Advisor:
         advisor._opened_us, advisor._up_us = state["times_us"]
         advisor._fewer_us = state["fewer_us"]
         advisor._short = {engines: (at_us, rate) for engines, at_us, rate in state["short"]}
+        if "reserve" in state:  # older snapshots have none
+            asked = advisor._policy
+            advisor._reserve = DemandReserve.restore(state["reserve"], asked.reserve_level, asked.window_s)
         return advisor

@@ -29,6 +29,9 @@ class Policy:
     carries_ratio, headroom_ratio
         An engine is given up only if one fewer would keep the upper side below this share of every limit with so many
         times the traffic that is expected. The gap is in the traffic: latency says little until it is too late.
+    reserve_level
+        Engines are for the demand that is exceeded in no larger share of windows than 1 minus this, as far as past
+        forecasts tell: higher means more engines and fewer late requests. Nothing else needs to be set for a service.
     consolidate_after_s
         How long one fewer must have been enough, since the last step.
     cooldown_s
@@ -50,6 +53,7 @@ class Policy:
     release_after_s: float = 60.0
     carries_ratio: float = 0.95
     headroom_ratio: float = 1.2
+    reserve_level: float = 0.9
     consolidate_after_s: float = 120.0
     cooldown_s: float = 120.0
     start_s: float = 120.0
@@ -68,6 +72,7 @@ class Policy:
         _between("window_s", self.window_s, 1.0, 3_600.0)
         _between("tolerance_ratio", self.tolerance_ratio, 0.05, 10.0)
         _between("headroom_ratio", self.headroom_ratio, 1.0, 10.0)
+        _between("reserve_level", self.reserve_level, 0.5, 0.999)
         _between("low_credibility_margin_ratio", self.low_credibility_margin_ratio, 1.0, 10.0)
         for name in ("release_ratio", "carries_ratio"):
             _between(name, getattr(self, name), 0.01, 10.0)
@@ -84,14 +89,23 @@ class Policy:
         """What upper sides are multiplied by."""
         return self.low_credibility_margin_ratio if credibility == "low" else 1.0
 
-    def trials(self, start_s: float, credibility: CredibilityLevel, widen: float) -> Trials:
-        """What the twin is to try for it, if an engine takes `start_s` to be ready."""
+    def trials(
+        self,
+        start_s: float,
+        credibility: CredibilityLevel,
+        widen: float,
+        demand_per_s: float | None = None,
+        now_per_s: float = 0.0,
+    ) -> Trials:
+        """What the twin is to try for it, if an engine takes `start_s` to be ready; see `Trials` for the demand."""
         return Trials(
             start_s=start_s,
             window_s=self.window_s,
             trip_ratio=self.tolerance_ratio / self.margin_ratio(credibility),
             widen=widen,
             headroom_ratio=self.headroom_ratio,
+            demand_per_s=demand_per_s,
+            now_per_s=now_per_s,
             others=any(kind != "scale" for kind in self.allowed),
         )
 

@@ -12,13 +12,15 @@ from schemas.lineage import Lineage
 from twin.advise.policy import Kind, Policy
 from twin.advise.upper_side import Trial
 
+US_PER_S = 1_000_000
 LEAST_GAIN_RATIO = 0.02
 """Serving fewer more requests well than this is not worth an action."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What a round of trials stands on: the forecast they were made with, and how long an engine takes to start."""
+    """What a round of trials stands on: the forecast they were made with, how long an engine takes to start, and the
+    demand that engines were tried on (None: that of the forecast)."""
 
     deployment: str
     as_of_us: int
@@ -28,6 +30,7 @@ class Ground:
     authority: Authority
     credibility: CredibilityLevel
     lineage: Lineage
+    demand_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,13 @@ class Round:
         ]
         return sorted(found, key=lambda each: -_gain(each))
 
+    def act_before_us(self, trial: Trial) -> int | None:
+        """When it must be ordered at the latest to be in effect as the danger begins; None where there is no danger."""
+        if trial.delta < 0 or trial.danger_after_s is None:
+            return None
+        needs_s = self.ground.start_s if trial.delta > 0 else 0.0
+        return self.ground.as_of_us + round(max(trial.danger_after_s - needs_s, 0.0) * US_PER_S)
+
     def reasons(self, trial: Trial) -> tuple[str, ...]:
         """Why, in short clauses."""
         without, with_it = percent(self.load(trial.load_without_ratio)), percent(self.load(trial.load_ratio))
@@ -94,6 +104,8 @@ class Round:
             told = [f"one engine fewer keeps the upper side at {with_it} of the limit"]
         else:
             told = [f"upper side at {without} of the limit without it", f"at {with_it} with it"]
+        if trial.delta and self.ground.demand_per_s is not None:
+            told.append(f"ready for {self.ground.demand_per_s:.3g} requests/s")
         if self.ground.credibility == "low":
             told.append(f"low credibility: margin {self.policy.low_credibility_margin_ratio:g}")
         return tuple(told)

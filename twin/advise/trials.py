@@ -15,12 +15,14 @@ from schemas.actions import EngineWeight, HoldBack, LimitName, Scale, SetLimit, 
 from twin.advise.upper_side import upper_sides
 from twin.job import HorizonResult, SimulationJob, Trials, Tried
 from twin.simulate import run
+from twin.traffic.forecast import RateForecast
 from twin.traffic.plan import Sources
 from twin.traffic.scenarios import BASELINE, Scenario
 from twin.whatif import EnginesPoint, resized, with_config
 
 LIMIT_FACTORS: dict[LimitName, tuple[float, ...]] = {"max_num_seqs": (0.5, 1.5), "max_num_batched_tokens": (0.5, 2.0)}
 COARSE_REPLICATIONS = 2
+ONSET_PARTS = 4
 KV_RESERVE_RATIO = 0.05
 LEAST_HELD_RATIO = 0.02
 """Low-priority traffic below this share is not worth holding back."""
@@ -32,10 +34,11 @@ def tried(job: SimulationJob) -> tuple[Tried, ...]:
     if asked is None or not job.slos or not job.traffic.sources.requests:
         return ()
     few = _few(job, asked)
-    more = tuple(_more(few, asked))
+    ready = _demanded(few, asked)
+    more = tuple(_more(ready, asked))
     if job.phase == "coarse":
         return more
-    return (*more, *_fewer(few, asked), *(_others(few, asked) if asked.others else ()))
+    return (*more, *_fewer(ready, asked), *(_others(few, asked) if asked.others else ()))
 
 
 def surface(job: SimulationJob, found: tuple[Tried, ...]) -> list[EnginesPoint]:
@@ -46,7 +49,8 @@ def surface(job: SimulationJob, found: tuple[Tried, ...]) -> list[EnginesPoint]:
     asked = job.trials
     if asked is None or not found:
         return []
-    known = {each.what: each.found for each in found if each.members_from_s == asked.start_s}
+    same = asked.demand_per_s is None
+    known = {each.what: each.found for each in found if same and each.members_from_s == asked.start_s}
     few = _few(job, asked)
     later = _window(few, asked.start_s, asked.window_s)
     points = []
@@ -54,7 +58,10 @@ def surface(job: SimulationJob, found: tuple[Tried, ...]) -> list[EnginesPoint]:
         engines = resized(job.engines, delta, asked.start_s if delta > 0 else 0.0)
         one = known.get(_scale(few, delta)) or _found(replace(later, engines=engines))
         count = len(job.engines) + delta
-        points.append(EnginesPoint(count, one.goodput_requests_per_s, np.any(one.breached, axis=1)))
+        missed = np.any(one.breached, axis=1)
+        points.append(
+            EnginesPoint(count, one.goodput_requests_per_s, missed, later.members_from_s, later.horizons_s[-1])
+        )
     return points
 
 
@@ -71,6 +78,21 @@ def _few(job: SimulationJob, asked: Trials) -> SimulationJob:
     )
 
 
+def _demanded(job: SimulationJob, asked: Trials) -> SimulationJob:
+    """The job on the traffic to be ready for: from the rate of now to the demand when an engine is ready, then on."""
+    if asked.demand_per_s is None:
+        return job
+    anchors_s = np.array(
+        [0.0, asked.start_s, asked.start_s + asked.window_s] if asked.start_s else [0.0, asked.window_s]
+    )
+    rates = np.full(anchors_s.size - 1, asked.demand_per_s)
+    if asked.start_s:
+        rates[0] = (asked.now_per_s + asked.demand_per_s) / 2.0
+    arrivals = np.concatenate(([0.0], np.cumsum(rates * np.diff(anchors_s))))
+    rate = RateForecast(anchors_s, arrivals, np.zeros(anchors_s.size), job.traffic.rate.dispersion, "demand")
+    return replace(job, traffic=replace(job.traffic, rate=rate))
+
+
 def in_danger(found: HorizonResult, job: SimulationJob, asked: Trials) -> bool:
     """Whether the upper side of any target's interval reaches the asked share of its limit."""
     return upper_sides(found, job.slos, asked.widen)[1] >= asked.trip_ratio
@@ -81,7 +103,18 @@ def _window(job: SimulationJob, from_s: float, span_s: float) -> SimulationJob:
 
 
 def _found(job: SimulationJob) -> HorizonResult:
-    return run(job).scenarios[0].horizons[0]
+    return run(job).scenarios[0].horizons[-1]
+
+
+def _onset(job: SimulationJob, asked: Trials) -> tuple[HorizonResult, float | None]:
+    """Doing nothing over the job's window, and the begin of the first part of it with which it comes into danger."""
+    from_s, to_s = job.members_from_s, job.horizons_s[-1]
+    parts = max(min(ONSET_PARTS, int((to_s - from_s) / job.grid_s)), 1)
+    ends_s = (*(from_s + (to_s - from_s) * part / parts for part in range(1, parts)), to_s)
+    horizons = run(replace(job, horizons_s=ends_s)).scenarios[0].horizons
+    begins = zip((from_s, *ends_s), horizons, strict=False)
+    onset_s = next((begin_s for begin_s, found in begins if in_danger(found, job, asked)), None)
+    return horizons[-1], onset_s
 
 
 def _scale(job: SimulationJob, delta: int) -> Scale:
@@ -109,24 +142,25 @@ def _fewer(job: SimulationJob, asked: Trials) -> Iterator[Tried]:
 def _more(job: SimulationJob, asked: Trials) -> Iterator[Tried]:
     """Doing nothing; and, while that is in danger, more engines, one by one, until nothing is."""
     later = _window(job, asked.start_s, asked.window_s)
-    without = found = _found(later)
-    yield Tried(_scale(job, 0), without, without, asked.start_s)
+    without, onset_s = _onset(later, asked)
+    found = without
+    yield Tried(_scale(job, 0), without, without, asked.start_s, onset_s)
     for delta in (each for each in asked.deltas if each > 0):
         if not in_danger(found, job, asked):
             return
         found = _found(replace(later, engines=resized(job.engines, delta, asked.start_s)))
-        yield Tried(_scale(job, delta), found, without, asked.start_s)
+        yield Tried(_scale(job, delta), found, without, asked.start_s, onset_s)
 
 
 def _others(job: SimulationJob, asked: Trials) -> Iterator[Tried]:
     near = _window(job, 0.0, asked.near_s)
-    without = _found(near)
+    without, onset_s = _onset(near, asked)
     if not in_danger(without, job, asked):
         return
     asking: tuple[tuple[SetLimit | ShiftTraffic | HoldBack, SimulationJob], ...]
     asking = (*_limits(near), *_weights(near), *_held_back(near))
     for what, changed in asking:
-        yield Tried(what, _found(changed), without)
+        yield Tried(what, _found(changed), without, danger_after_s=onset_s)
 
 
 def _limits(job: SimulationJob) -> Iterator[tuple[SetLimit, SimulationJob]]:

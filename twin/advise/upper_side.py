@@ -25,7 +25,8 @@ class Trial:
     """One action as told to people: predicted without and with it, and in how many futures it is worth it.
 
     `load_ratio` and `load_without_ratio` are the largest upper side over its limit, with and without; infinite where
-    requests never finish, 0 where nothing arrives. `rate_per_s` is the mean rate of the requests judged.
+    requests never finish, 0 where nothing arrives. `rate_per_s` is the mean rate of the requests judged, and
+    `danger_after_s` that of `Tried`.
     """
 
     what: Scale | ShiftTraffic | SetLimit | HoldBack
@@ -35,6 +36,7 @@ class Trial:
     load_without_ratio: float
     confidence_ratio: float
     rate_per_s: float = 0.0
+    danger_after_s: float | None = None
 
     @property
     def delta(self) -> int:
@@ -60,7 +62,8 @@ def judged(tried: Tried, slos: tuple[SloTarget, ...], widen: float = 1.0) -> Tri
     after, load = _predicted(tried.found, slos, widen, tried.members_from_s)
     before, load_without = _predicted(tried.without, slos, widen, tried.members_from_s)
     rate_per_s = float(tried.found.arrivals.mean()) / (tried.found.horizon_s - tried.members_from_s)
-    return Trial(tried.what, before, after, load, load_without, _confidence(tried), rate_per_s)
+    confidence = _confidence(tried)
+    return Trial(tried.what, before, after, load, load_without, confidence, rate_per_s, tried.danger_after_s)
 
 
 def upper_sides(

@@ -126,6 +126,11 @@ class TrafficHistory:
         self._counted.on_counts(at_us, self._ended, requests)
 
     @property
+    def arrivals(self) -> int:
+        """All arrivals that were told of."""
+        return self._added
+
+    @property
     def late_ratio(self) -> float:
         """Share of recent requests that were told only at their end."""
         return self._late_ratio
