@@ -104,6 +104,7 @@ def step_evidence(
     observed_s: FloatArray,
     predicted_s: FloatArray,
     *,
+    steps: IntArray | None = None,
     overlap_ratio: FloatArray | None = None,
     off_core_s: FloatArray | None = None,
     usual_off_core_ratio: float = 0.0,
@@ -111,17 +112,19 @@ def step_evidence(
 ) -> StepEvidence:
     """Evidence from n steps: ends, roles (index into `ROLES`), observed and predicted seconds, each of shape (n,).
 
-    `overlap_ratio`: share of each step during which a neighbour on the device was busy. Raises ValueError for no steps
-    or a duration that is not > 0.
+    `steps`: how many steps each row sums up (None: one), all of one role and within a second. `overlap_ratio`: share of
+    each step during which a neighbour on the device was busy. Raises ValueError for no steps or a duration that is not
+    > 0.
     """
     if end_s.size == 0:
         raise ValueError("step evidence needs at least one step; a window without steps has no cost to judge")
     if not (np.all(observed_s > 0) and np.all(predicted_s > 0)):
         raise ValueError("step evidence needs durations > 0 s; leave out steps that scheduled nothing")
+    counts = np.ones(end_s.size, np.int64) if steps is None else steps
     by_role = {
         role: _log_ratio(observed_s[roles == i], predicted_s[roles == i])
         for i, role in enumerate(ROLES)
-        if np.count_nonzero(roles == i) >= 20
+        if counts[roles == i].sum() >= 20
     }
     whole = _log_ratio(observed_s, predicted_s)
     levels = np.exp([by_role.get(role, whole) for role in ROLES])

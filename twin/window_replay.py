@@ -1,7 +1,8 @@
 """The closed-window twin: what the engines would have done with the requests that really came, from the live state.
 
-No random number and no forecast: real arrivals, real lengths, costs as given. Compare its latencies with the recorded
-ones to learn the bias of the costs. Law: with true costs on an engine that follows the same rules, the bias is zero.
+Draws no random number and makes no forecast: real arrivals, real lengths, costs and noise as given. Compare its
+latencies with the recorded ones to learn the bias of the costs. Law: with true costs on an engine that follows the same
+rules, the bias is zero.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import numpy as np
 
 from twin.cost.frozen import PS_PER_S
 from twin.engine.run import simulate_many
-from twin.engine.types import EngineResult, Grid, Job, Outcomes, Status
+from twin.engine.types import EngineResult, Grid, Job, Noise, Outcomes, Status
 from twin.job import EngineSetup, FrontendOverheads
 from twin.metrics import CLOSES_AFTER_S, FloatArray, IntArray, Latencies, latencies
 from twin.replicate import workload_of
@@ -48,21 +49,24 @@ def replay_window(
     overheads: FrontendOverheads | None = None,
     closes_after_s: float = CLOSES_AFTER_S,
     grid_s: float | None = None,
+    noises: Sequence[Noise | None] | None = None,
 ) -> WindowReplay:
     """Replay one closed window.
 
     Parameters
     ----------
     engines
-        With their states at the window's start, whose `osl_tokens` here mean what they say. Noise is left out.
+        With their states at the window's start, whose `osl_tokens` here mean what they say.
     arrivals
         One replication, times from the window's start; requests after `window_s` keep the last members company.
     served_by
         Index of the engine that served each request, as recorded (None: all by the first).
     overheads
         Their means are added.
+    noises
+        One for each engine (None: costs as given).
 
-    Raises ValueError without engines, with more than one replication, or if `served_by` does not fit.
+    Raises ValueError without engines, with more than one replication, or if `served_by` or `noises` do not fit.
     """
     served_by = np.zeros(arrivals.arrived_s.size, np.int64) if served_by is None else served_by
     _check(engines, arrivals, served_by)
@@ -79,9 +83,10 @@ def replay_window(
                 workload=workload_of(arrivals, engine_ps, place, setup.config),
                 state=setup.state,
                 grid=grid,
+                noise=noise,
                 until_ps=round(until_s * PS_PER_S),
             )
-            for setup, place in zip(engines, places, strict=True)
+            for setup, place, noise in zip(engines, places, noises or [None] * len(engines), strict=True)
         ]
     )
     return _gathered(arrivals, places, results, out_s, until_s)

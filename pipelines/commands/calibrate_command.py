@@ -17,11 +17,12 @@ from pipelines.backtest import backtest
 from pipelines.errors import ConfigError
 from pipelines.ingest.recording import Recording, read_recording
 from pipelines.progress import progress_bar
-from pipelines.replays import Replayed, calibrate, replay_windows
+from pipelines.replays import calibrate, replay_windows
 from pipelines.settings import Settings
 from pipelines.simulation_text import plain_console
 from pipelines.whole_file import write_whole
 from twin.bias import ROLES, StepBias, Trend
+from twin.closed_window import ClosedWindow
 from twin.simulate import run as simulate
 from twin.traffic.scenarios import BASELINE
 
@@ -41,11 +42,11 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     since_s = span_s(args.since)
     recordings = [read_recording(folder) for folder in args.recordings]
     newest_us = max((event.at_us for recording in recordings for event in recording), default=0)
-    replayed: list[Replayed] = []
+    replayed: list[ClosedWindow] = []
     for recording in recordings:
         replayed += _windows(recording, settings)
-    recent = [each for each in replayed if each.window.as_of_us >= newest_us - since_s * 1e6]
-    recent.sort(key=lambda each: each.window.as_of_us)
+    recent = [each for each in replayed if each.as_of_us >= newest_us - since_s * 1e6]
+    recent.sort(key=lambda each: each.as_of_us)
     if not recent:
         raise ConfigError(f"no window has closed in the last {args.since}; a window needs two minutes of records")
     bias, trends = calibrate(recent)
@@ -72,14 +73,14 @@ def span_s(text: str) -> float:
     return float(found[1]) * _UNITS_S[found[2]]
 
 
-def _windows(recording: Recording, settings: Settings) -> list[Replayed]:
+def _windows(recording: Recording, settings: Settings) -> list[ClosedWindow]:
     core = replace(settings.core(recording.deployment), scenarios=(BASELINE,))
     with progress_bar(recording.name) as progress:
         result = backtest(recording, core, simulate=simulate, progress=progress)
     return replay_windows(recording, result.window_jobs, result.forecasts)
 
 
-def _account(recent: list[Replayed], bias: StepBias, trends: dict[float, Trend | None]) -> dict[str, Any]:
+def _account(recent: list[ClosedWindow], bias: StepBias, trends: dict[float, Trend | None]) -> dict[str, Any]:
     causes = [each.cause.cause for each in recent if each.cause is not None]
     return {
         "windows": len(recent),

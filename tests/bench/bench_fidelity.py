@@ -67,7 +67,7 @@ def report(rows: Sequence[dict[str, Any]]) -> None:
 def windows_of(recording: Recording, factor: float = 1.0) -> list[ClosedWindow]:
     """Disjoint windows of a recording, each replayed once it closed; `factor` makes the costs wrong on purpose."""
     jobs = [_scaled(job, factor) for job in backtest(recording, SETTINGS, simulate=run).window_jobs]
-    return [each.window for each in replay_windows(recording, jobs)]
+    return replay_windows(recording, jobs)
 
 
 def _scaled(job: SimulationJob, factor: float) -> SimulationJob:

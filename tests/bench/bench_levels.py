@@ -100,8 +100,8 @@ def figure(values: FloatArray, level: float | None) -> float:
 def pooled_error(windows: Sequence[ClosedWindow], metric: Metric, level: float | None) -> float:
     """Twin / recorded - 1 of one figure over the requests of all windows."""
     pair = [
-        figure(np.concatenate([get(window).of(metric) for window in windows]), level)
-        for get in (lambda w: w.replayed, lambda w: w.observed)
+        figure(np.concatenate([each.of(metric) for window in windows for each in get(window)]), level)
+        for get in (lambda w: w.replayed, lambda w: (w.observed,))
     ]
     return pair[0] / pair[1] - 1.0
 
@@ -109,7 +109,11 @@ def pooled_error(windows: Sequence[ClosedWindow], metric: Metric, level: float |
 def median_error(windows: Sequence[ClosedWindow], metric: Metric, level: float | None) -> float:
     """Median over windows of |twin / recorded - 1|."""
     errors = [
-        abs(figure(window.replayed.of(metric), level) / figure(window.observed.of(metric), level) - 1.0)
+        abs(
+            np.mean([figure(each.of(metric), level) for each in window.replayed])
+            / figure(window.observed.of(metric), level)
+            - 1.0
+        )
         for window in windows
     ]
     return float(np.median(errors)) if errors else float("nan")

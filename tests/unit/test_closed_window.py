@@ -107,7 +107,7 @@ def test_true_costs_replay_what_was_recorded() -> None:
     window = closed()
     assert window.members == sum(arrived <= 60.0 for arrived, _, _ in REQUESTS)
     for metric in ("ttft_s", "tpot_s", "e2e_s"):
-        np.testing.assert_allclose(window.replayed.of(metric), window.observed.of(metric), rtol=1e-4)
+        np.testing.assert_allclose(window.replayed[0].of(metric), window.observed.of(metric), rtol=1e-4)
     for row in window.role_steps:
         if row.role is not Role.MIXED:
             assert row.observed_s / row.predicted_s == pytest.approx(1.0, rel=1e-4)
@@ -115,7 +115,7 @@ def test_true_costs_replay_what_was_recorded() -> None:
 
 def test_wrong_costs_show_and_the_given_level_takes_them_away() -> None:
     window = closed(COST.scaled(0.8))
-    np.testing.assert_allclose(window.replayed.e2e_s, 0.8 * window.observed.e2e_s, rtol=1e-3)
+    np.testing.assert_allclose(window.replayed[0].e2e_s, 0.8 * window.observed.e2e_s, rtol=1e-3)
     np.testing.assert_allclose(window.levelled.e2e_s, window.observed.e2e_s, rtol=1e-3)
     assert {row.role: row.observed_s / row.predicted_s for row in window.role_steps if row.steps} == pytest.approx(
         {Role.PREFILL: 1.25, Role.DECODE: 1.25}, rel=1e-3
@@ -143,7 +143,7 @@ def test_a_request_in_the_engine_keeps_its_real_length() -> None:
     unknown = close_window(job, FINISHED, STEPS, 60.0)
     assert known is not None
     assert unknown is not None
-    assert known.replayed.e2e_s[0] > unknown.replayed.e2e_s[0] * 1.01
+    assert known.replayed[0].e2e_s[0] > unknown.replayed[0].e2e_s[0] * 1.01
 
 
 def test_rows_name_the_window_and_whether_the_level_was_given() -> None:
@@ -166,7 +166,7 @@ def test_a_window_without_steps_has_no_level_and_no_evidence() -> None:
     window = close_window(job_of(COST.scaled(0.8)), FINISHED, {}, 60.0)
     assert window is not None
     assert window.steps is None
-    np.testing.assert_array_equal(window.levelled.e2e_s, window.replayed.e2e_s)
+    np.testing.assert_array_equal(window.levelled.e2e_s, window.replayed[0].e2e_s)
 
 
 def forecast_as(window: ClosedWindow, factor: float, per_s: float) -> HorizonForecast:
@@ -190,7 +190,7 @@ def forecast_as(window: ClosedWindow, factor: float, per_s: float) -> HorizonFor
 def test_the_cause_of_costs_that_were_wrong_is_costs() -> None:
     cost = COST.scaled(0.7)
     window = closed(cost)
-    found = cause_of(window, forecast_as(window, 0.7, window.members / 60.0), job_of(cost))
+    found = cause_of(window, forecast_as(window, 0.7, window.members / 60.0))
     assert found.cause == "costs"
     assert found.parts_from == "runs"
     assert found.costs_log == pytest.approx(-math.log(0.7), abs=0.01)
@@ -198,6 +198,6 @@ def test_the_cause_of_costs_that_were_wrong_is_costs() -> None:
 
 def test_the_cause_of_more_requests_than_expected_is_traffic() -> None:
     window = closed()
-    dense = replace(window, replayed=window.observed, levelled=window.observed)
-    found = cause_of(dense, forecast_as(window, 0.7, window.members / 120.0), job_of())
+    dense = replace(window, replayed=(window.observed,), levelled=window.observed)
+    found = cause_of(dense, forecast_as(window, 0.7, window.members / 120.0))
     assert found.cause == "traffic"

@@ -12,7 +12,7 @@ import pipelines.commands.calibrate_command as command
 from pipelines.backtest import backtest
 from pipelines.errors import ConfigError
 from pipelines.ingest.recording import Recording, event_of, in_order, write_recording
-from pipelines.replays import Replayed, calibrate, causes, fidelity, replay_windows
+from pipelines.replays import calibrate, causes, fidelity, replay_windows
 from pipelines.settings import read_settings
 from twin.bias import RoleSteps
 from twin.closed_window import ClosedWindow
@@ -36,7 +36,7 @@ def recording() -> Recording:
 def test_windows_are_disjoint_closed_and_faithful_on_an_engine_without_noise(recording: Recording) -> None:
     result = backtest(recording, SETTINGS, simulate=run)
     replayed = replay_windows(recording, result.window_jobs, result.forecasts)
-    starts_s = [(each.window.as_of_us - START_US) / 1e6 for each in replayed]
+    starts_s = [(each.as_of_us - START_US) / 1e6 for each in replayed]
     assert len(starts_s) == 2
     assert starts_s[1] - starts_s[0] == pytest.approx(60.0)
     rows = [row for row in fidelity(replayed, START_US) if (row["metric"], row["quantile"]) == ("e2e_s", "mean")]
@@ -49,30 +49,27 @@ def test_windows_are_disjoint_closed_and_faithful_on_an_engine_without_noise(rec
     assert set(trends.values()) == {None}
 
 
-def window_of(k: int, error: float) -> Replayed:
+def window_of(k: int, error: float) -> ClosedWindow:
     """A window whose members took `error` longer than the twin said, in the log."""
     twin = np.linspace(1.0, 2.0, 50)
     real = twin * np.exp(error)
-    return Replayed(
-        ClosedWindow(
-            as_of_us=START_US + k * 60_000_000,
-            window_s=60.0,
-            observed=Latencies(real, real, real),
-            replayed=Latencies(twin, twin, twin),
-            levelled=Latencies(real, real, real),
-            role_steps=(RoleSteps(Role.DECODE, 1000, 10.0 * np.exp(error), 10.0),),
-            saturated_ratio=0.0,
-            steps=None,
-            mean_isl_tokens=100.0,
-            mean_osl_tokens=20.0,
-            prefill_ratio=0.5,
-        ),
-        None,
+    return ClosedWindow(
+        as_of_us=START_US + k * 60_000_000,
+        window_s=60.0,
+        observed=Latencies(real, real, real),
+        replayed=(Latencies(twin, twin, twin),),
+        levelled=Latencies(real, real, real),
+        role_steps=(RoleSteps(Role.DECODE, 1000, 10.0 * np.exp(error), 10.0),),
+        saturated_ratio=0.0,
+        steps=None,
+        mean_isl_tokens=100.0,
+        mean_osl_tokens=20.0,
+        prefill_ratio=0.5,
     )
 
 
 def run_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recording: Recording, found: list[Replayed], since: str = "24h"
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recording: Recording, found: list[ClosedWindow], since: str = "24h"
 ) -> tuple[int, dict[str, object]]:
     folder = tmp_path / "made"
     write_recording(folder, recording.events, name="made", source="test")
