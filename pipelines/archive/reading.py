@@ -1,11 +1,13 @@
 """An archive read back, in event order, in bounded memory. Changes nothing and decodes no value.
 
 Event order is by timestamp, ties by topic, partition and offset; records of one partition keep the order of their
-offsets, so a timestamp that runs backwards counts as the largest before it. Laws: every record of the archive comes
-once; the order depends on the records alone; memory does not depend on the length of the archive.
+offsets, so a timestamp that runs backwards counts as the largest before it. One thread reads ahead, a row group per
+partition, while records are used. Laws: every record of the archive comes once; the order depends on the records alone;
+memory does not depend on the length of the archive.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from pipelines.log import LogRecord
 
 Placed = tuple[int, LogRecord]
 """Event time in milliseconds as it counts for the order, and the record."""
+MOST_AHEAD = 64
+"""More partitions than this are not read ahead: each holds a row group more."""
 
 
 class Archive:
@@ -41,8 +45,7 @@ class Archive:
         """
         entries = self.manifest.partitions if topics is None else self.manifest.of(topics)
         ordered = sorted(entries, key=lambda entry: (entry.topic, entry.partition))
-        sources = [_Source(self.folder, entry) for entry in ordered if entry.parts]
-        return _merged(sources)
+        return _merged(self.folder, [entry for entry in ordered if entry.parts])
 
     def records(self, topics: Iterable[str] | None = None) -> Iterator[Placed]:
         """As `batches`, one by one."""
@@ -62,11 +65,13 @@ def open_archive(folder: Path, progress: Callable[[float], None] = lambda _: Non
 
 
 class _Source:
-    """Records of one partition, a batch at a time."""
+    """Records of one partition, a batch at a time. `ahead` None: each batch is read when it is asked for."""
 
-    def __init__(self, folder: Path, entry: PartitionEntry) -> None:
+    def __init__(self, folder: Path, entry: PartitionEntry, ahead: ThreadPoolExecutor | None) -> None:
         self._entry = entry
         self._batches = self._read(folder)
+        self._ahead = ahead
+        self._coming: Future[Any] | None = None
         self._newest_ms = 0
         self.records: list[LogRecord] = []
         self.keys_ms = np.zeros(0, np.int64)
@@ -88,7 +93,7 @@ class _Source:
     def more(self) -> None:
         """Read on where nothing is left; `ended` at the end of the partition."""
         while not self.records and not self.ended:
-            batch = next(self._batches, None)
+            batch = self._next_batch()
             if batch is None:
                 self.ended = True
                 return
@@ -96,6 +101,15 @@ class _Source:
             self.keys_ms = np.maximum.accumulate(np.maximum(times_ms, self._newest_ms))
             if self.records:
                 self._newest_ms = int(self.keys_ms[-1])
+
+    def _next_batch(self) -> Any:
+        """The next batch, and the one after it on its way; None at the end."""
+        if self._ahead is None:
+            return next(self._batches, None)
+        batch = next(self._batches, None) if self._coming is None else self._coming.result()
+        if batch is not None:
+            self._coming = self._ahead.submit(next, self._batches, None)
+        return batch
 
     def take(self, count: int) -> tuple[list[LogRecord], Any]:
         """The next so many records and their keys."""
@@ -116,8 +130,18 @@ def _require_part(path: Path, part: Part, file: Any) -> None:
         )
 
 
-def _merged(sources: list[_Source]) -> Iterator[list[Placed]]:
-    """Sources are in order of topic and partition, which settles ties."""
+def _merged(folder: Path, entries: list[PartitionEntry]) -> Iterator[list[Placed]]:
+    """Entries are in order of topic and partition, which settles ties."""
+    with ThreadPoolExecutor(1, "archive") as reader:
+        ahead = reader if len(entries) <= MOST_AHEAD else None
+        sources = [_Source(folder, entry, ahead) for entry in entries]
+        try:
+            yield from _in_order(sources)
+        finally:
+            reader.shutdown(cancel_futures=True)
+
+
+def _in_order(sources: list[_Source]) -> Iterator[list[Placed]]:
     while True:
         sources = [source for source in sources if not source.ended]
         if not sources:
@@ -136,6 +160,9 @@ def _merged(sources: list[_Source]) -> Iterator[list[Placed]]:
 
 
 def _interleaved(taken: list[tuple[list[LogRecord], Any]]) -> list[Placed]:
+    if len(taken) == 1:
+        records, keys_ms = taken[0]
+        return list(zip(keys_ms.tolist(), records, strict=True))
     keys_ms = np.concatenate([keys for _, keys in taken])
     records = [record for records, _ in taken for record in records]
     order = np.argsort(keys_ms, kind="stable").tolist()

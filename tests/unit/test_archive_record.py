@@ -1,6 +1,7 @@
 """Recording a log into an archive and reading it back: nothing lost, doubled, changed or out of order."""
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from hypothesis import strategies as st
 from made_archives import START_MS, plain_log, recorded
 
 import pipelines.archive.capture as capture
+import pipelines.archive.reading as reading
 from pipelines.archive.capture import Wanted, record
 from pipelines.archive.manifest import NAME, read_manifest, sha256_of, write_manifest
-from pipelines.archive.reading import open_archive
 from pipelines.errors import ConfigError
 from pipelines.log import LogRecord, TopicPartition
 from schemas.topics import ENGINES
@@ -34,7 +35,7 @@ def many(count: int = 120) -> list[LogRecord]:
 
 
 def read(folder: Path) -> list[LogRecord]:
-    return [each for _, each in open_archive(folder).records()]
+    return [each for _, each in reading.open_archive(folder).records()]
 
 
 def by_place(records: list[LogRecord]) -> dict[tuple[str, int], list[LogRecord]]:
@@ -66,7 +67,7 @@ def test_what_goes_in_comes_out_in_event_order(
     ]
     folder = tmp_path_factory.mktemp("archive") / "a"
     recorded(asyncio.run(plain_log(sent)), folder, *sorted({each.topic for each in sent}), part_bytes=20)
-    placed = list(open_archive(folder).records())
+    placed = list(reading.open_archive(folder).records())
     expected = [each._replace(offset=offset) for rows in by_place(sent).values() for offset, each in enumerate(rows)]
     assert sorted(by_place([each for _, each in placed]).items()) == sorted(by_place(expected).items())
     keys = [(at_ms, each.topic, each.partition, each.offset) for at_ms, each in placed]
@@ -80,6 +81,22 @@ def test_ties_go_by_topic_partition_and_offset_even_across_batches(tmp_path: Pat
     recorded(asyncio.run(plain_log(sent)), tmp_path / "a", A, B, part_bytes=400)
     found = [(each.topic, each.partition, each.offset) for each in read(tmp_path / "a")]
     assert found == [(topic, partition, i) for topic in (A, B) for partition in (0, 1) for i in range(30)]
+
+
+def test_reading_ahead_changes_no_record_and_ends_with_the_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(asyncio.run(plain_log(many(400))), tmp_path / "a", A, B, part_bytes=2_000)
+    ahead = read(tmp_path / "a")
+    monkeypatch.setattr(reading, "MOST_AHEAD", 1)
+    assert read(tmp_path / "a") == ahead
+    monkeypatch.undo()
+    before = threading.active_count()
+    batches = reading.open_archive(tmp_path / "a").batches()
+    next(batches)
+    assert threading.active_count() == before + 1
+    batches.close()
+    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("part_bytes", [1_500, 10**6])
@@ -99,7 +116,10 @@ def test_partitions_are_interleaved_by_time_and_a_clock_that_runs_back_keeps_off
         place = (each.topic, each.partition)
         newest_ms[place] = max(newest_ms.get(place, 0), each.timestamp_ms)
         expected.append((newest_ms[place], each.topic, each.partition, each.offset))
-    found = [(at_ms, each.topic, each.partition, each.offset) for at_ms, each in open_archive(tmp_path / "a").records()]
+    found = [
+        (at_ms, each.topic, each.partition, each.offset)
+        for at_ms, each in reading.open_archive(tmp_path / "a").records()
+    ]
     assert found == sorted(expected)
 
 
@@ -172,7 +192,7 @@ def test_other_arguments_do_not_go_on_with_an_archive(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="other arguments"):
         recorded(log, tmp_path / "a", A, B)
     with pytest.raises(ConfigError, match="not complete"):
-        open_archive(tmp_path / "a")
+        reading.open_archive(tmp_path / "a")
 
 
 def test_only_the_time_asked_for_is_taken_but_compacted_topics_whole(tmp_path: Path) -> None:
@@ -259,7 +279,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     part = _archive(tmp_path / "a")
     part.write_bytes(part.read_bytes()[:-10])
     with pytest.raises(ConfigError, match="bytes, its manifest says"):
-        open_archive(tmp_path / "a")
+        reading.open_archive(tmp_path / "a")
     _resigned(tmp_path / "a")
     with pytest.raises(ConfigError, match="cannot be read as Parquet"):
         read(tmp_path / "a")
@@ -271,10 +291,10 @@ def test_a_changed_byte_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 1
     part.write_bytes(data)
     with pytest.raises(ConfigError, match="sha256"):
-        open_archive(tmp_path / "a")
+        reading.open_archive(tmp_path / "a")
     part.unlink()
     with pytest.raises(ConfigError, match="cannot be read"):
-        open_archive(tmp_path / "a")
+        reading.open_archive(tmp_path / "a")
 
 
 def test_foreign_parquet_is_refused_by_its_columns(tmp_path: Path) -> None:
@@ -304,14 +324,14 @@ def test_a_partition_that_is_not_the_sum_of_its_files_is_refused(tmp_path: Path,
     changed = msgspec.structs.replace(entry, **wrong)  # type: ignore[arg-type]
     write_manifest(tmp_path / "a", msgspec.structs.replace(manifest, partitions=(changed,)))
     with pytest.raises(ConfigError, match="is damaged"):
-        open_archive(tmp_path / "a")
+        reading.open_archive(tmp_path / "a")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"layout": "other", "version": 1}', '{"layout": "twincast-archive"'])
 def test_something_else_than_a_manifest_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text)
     with pytest.raises(ConfigError, match="manifest"):
-        open_archive(tmp_path)
+        reading.open_archive(tmp_path)
 
 
 def test_a_topic_that_is_not_there_is_named_with_one_that_is(tmp_path: Path) -> None:
