@@ -126,7 +126,7 @@ class SimulationJob:
     of `twin.engine.routing`; `link` joins prefill and decode engines. `grid_s` is the interval of curves.
     `with_insight` asks a fine job for the ceiling, the bottlenecks and the response surface too, which are further
     simulations; `trials` asks for actions tried. Members of a horizon arrive after `members_from_s`, which is below the
-    shortest horizon. `share` = (k, n) asks for the k-th of n parts of the replications only, see `twin.split`.
+    shortest horizon. `share` = (k, n) asks for the k-th of n parts of each scenario's replications, see `twin.split`.
     """
 
     deployment: str
@@ -186,15 +186,18 @@ class SimulationJob:
 
     @property
     def replications(self) -> int:
-        """How many of each scenario this job runs."""
-        return len(self.replication_numbers)
+        """How many of its first scenario this job runs."""
+        return len(self.replication_numbers(0))
 
-    @property
-    def replication_numbers(self) -> range:
-        """Which replications of this phase this job runs."""
+    def replication_numbers(self, scenario: int) -> range:
+        """Which replications of `scenarios[scenario]` in this phase this job runs, at least one.
+
+        Where they do not divide evenly, each scenario favours another part than the one before it.
+        """
         count = self.coarse_replications if self.phase == "coarse" else self.fine_replications
         part, parts = self.share
-        return range(count * part // parts, count * (part + 1) // parts)
+        favoured = scenario % parts
+        return range((count * part + favoured) // parts, (count * (part + 1) + favoured) // parts)
 
     @property
     def arrivals_span_s(self) -> float:

@@ -17,6 +17,7 @@ from twin.job import EngineSetup, SimulationJob, SimulationResult
 from twin.replicate import Frontend, frontend_of, noise_of, state_of, workload_of
 from twin.tally import Run, scenario_result, seconds
 from twin.traffic.draw import Arrivals, draw
+from twin.traffic.scenarios import Scenario
 
 
 def run(job: SimulationJob) -> SimulationResult:
@@ -28,23 +29,20 @@ def run(job: SimulationJob) -> SimulationResult:
         draw(
             job.traffic,
             job.streams,
-            replications=job.replications,
+            replications=len(numbers),
             span_s=job.arrivals_span_s,
             scenario=scenario,
-            first_replication=job.replication_numbers.start,
+            first_replication=numbers.start,
         )
-        for scenario in job.scenarios
+        for scenario, numbers in _planned(job)
     ]
     fronts = [frontend_of(arrivals, job.overheads, job.streams) for arrivals in drawn]
     asked = _cluster_jobs(job, drawn, fronts)
     results = simulate_clusters(asked)
+    pairs = zip(asked, results, strict=True)
     scenarios = []
-    for at, (scenario, arrivals, front) in enumerate(zip(job.scenarios, drawn, fronts, strict=True)):
-        part = slice(at * job.replications, (at + 1) * job.replications)
-        runs = [
-            _run(arrivals, front, number, *pair)
-            for number, pair in enumerate(zip(asked[part], results[part], strict=True))
-        ]
+    for scenario, arrivals, front in zip(job.scenarios, drawn, fronts, strict=True):
+        runs = [_run(arrivals, front, at, *next(pairs)) for at in range(arrivals.replications)]
         scenarios.append(scenario_result(scenario.name, job, runs))
     return SimulationResult(
         deployment=job.deployment,
@@ -61,23 +59,24 @@ def run(job: SimulationJob) -> SimulationResult:
     )
 
 
+def _planned(job: SimulationJob) -> list[tuple[Scenario, range]]:
+    """The scenarios, and which replications of each this job runs."""
+    return [(scenario, job.replication_numbers(at)) for at, scenario in enumerate(job.scenarios)]
+
+
 def _cluster_jobs(job: SimulationJob, drawn: Sequence[Arrivals], fronts: Sequence[Frontend]) -> list[ClusterJob]:
     """Scenario by scenario, replication by replication."""
     grid = Grid(step_ps=round(job.grid_s * PS_PER_S), points=int(job.span_s / job.grid_s) + 1)
     configs = [setup.config for setup in job.engines]
-    engines = {
-        flush: [
-            tuple(_engine(job, setup, number, flush) for setup in job.engines) for number in job.replication_numbers
-        ]
-        for flush in {scenario.flush_cache for scenario in job.scenarios}
-    }
+    wanted = {(scenario.flush_cache, number) for scenario, numbers in _planned(job) for number in numbers}
+    engines = {key: tuple(_engine(job, setup, *key) for setup in job.engines) for key in wanted}
     jobs = []
-    for scenario, arrivals, front in zip(job.scenarios, drawn, fronts, strict=True):
-        for at, number in enumerate(job.replication_numbers):
+    for (scenario, numbers), arrivals, front in zip(_planned(job), drawn, fronts, strict=True):
+        for at, number in enumerate(numbers):
             which = slice(int(arrivals.offsets[at]), int(arrivals.offsets[at + 1]))
             jobs.append(
                 ClusterJob(
-                    engines=engines[scenario.flush_cache][at],
+                    engines=engines[scenario.flush_cache, number],
                     workload=workload_of(arrivals, front.engine_arrival_ps, which, *configs),
                     routing=job.routing,
                     link=job.link,
@@ -89,7 +88,7 @@ def _cluster_jobs(job: SimulationJob, drawn: Sequence[Arrivals], fronts: Sequenc
     return jobs
 
 
-def _engine(job: SimulationJob, setup: EngineSetup, number: int, flush: bool) -> ClusterEngine:
+def _engine(job: SimulationJob, setup: EngineSetup, flush: bool, number: int) -> ClusterEngine:
     """One engine of one replication: its noise, and its state with drawn lengths."""
     return ClusterEngine(
         config=setup.config,

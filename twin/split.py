@@ -14,6 +14,8 @@ from twin.job import Curves, HorizonResult, ScenarioResult, SimulationJob, Simul
 def split(job: SimulationJob, parts: int) -> list[SimulationJob]:
     """The job in at most `parts` (>= 1) shares of its replications; fewer where there are not as many replications.
 
+    Of every scenario each share has some; who has one more than the others changes from scenario to scenario.
+
     Insight and trials are left to the first share: they are not a matter of these replications.
     """
     if parts < 1:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_jobs import COST, config, job, plan
@@ -82,6 +83,20 @@ def test_shares_together_are_the_whole(seed: int, parts: int) -> None:
         for few, many in zip(one.horizons, two.horizons, strict=True):
             for name in few.__slots__:
                 assert np.array(getattr(few, name)).tobytes() == np.array(getattr(many, name)).tobytes()
+
+
+@pytest.mark.parametrize("scenarios", range(1, 6))
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 9))
+def test_shares_are_as_even_as_scenarios_allow(scenarios: int, parts: int, replications: int) -> None:
+    named = tuple(Scenario(str(number)) for number in range(scenarios))
+    asked = job(scenarios=named, coarse_replications=replications, fine_replications=replications)
+    shares = split(asked, parts)
+    runs = [[len(share.replication_numbers(at)) for at in range(scenarios)] for share in shares]
+    assert min(min(of_share) for of_share in runs) >= 1
+    assert [sum(of_scenario) for of_scenario in zip(*runs, strict=True)] == [replications] * scenarios
+    totals = [sum(of_share) for of_share in runs]
+    assert max(totals) - min(totals) <= scenarios % len(shares)
 
 
 @settings(max_examples=25, deadline=None)
