@@ -7,7 +7,7 @@ import numpy as np
 from engine_cases import assert_same, random_job
 
 from schemas.engines import EngineConfig
-from twin.engine.cluster import ClusterEngine, ClusterJob, ClusterResult
+from twin.engine.cluster import ClusterEngine, ClusterJob, ClusterResult, KvLink
 from twin.engine.types import EngineState, Outcomes
 
 
@@ -41,6 +41,30 @@ def random_cluster(seed: int, routing: str, *, requests: int = 40) -> ClusterJob
             )
         )
     return ClusterJob(tuple(members), load, routing, seed=seed, grid=base.grid, until_ps=base.until_ps)
+
+
+def random_disaggregated(seed: int, routing: str) -> ClusterJob:
+    """Two to four engines, prefill and decode in turn, joined by a link that is often faster than a step."""
+    rng = np.random.default_rng(seed)
+    base = random_job(seed, requests=40, warm=False)
+    members = []
+    for i in range(int(rng.integers(2, 5))):
+        other = random_job(seed * 7 + i, requests=0, warm=False)
+        config = msgspec.structs.replace(
+            base.config,
+            engine=str(i),
+            role="decode" if i % 2 else "prefill",
+            max_num_seqs=other.config.max_num_seqs,
+            max_queued_requests=other.config.max_queued_requests,
+        )
+        members.append(ClusterEngine(config, other.cost, noise=other.noise))
+    link = KvLink(
+        token_ps=int(rng.choice([0, 0, 1, 30])),
+        fixed_ps=int(rng.choice([0, 1, 500])),
+        cv=float(rng.choice([0.0, 0.4])),
+        overlapped=bool(rng.random() < 0.5),
+    )
+    return ClusterJob(tuple(members), base.workload, routing, link, seed, base.grid, base.until_ps)
 
 
 def _fitting(state: EngineState, config: EngineConfig) -> EngineState:

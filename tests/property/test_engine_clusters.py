@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from engine_cases import AT_US, assert_same, random_job
-from engine_clusters import assert_same_cluster, random_cluster
+from engine_clusters import assert_same_cluster, random_cluster, random_disaggregated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +56,29 @@ def test_engines_of_a_cluster_agree(routing, seed):
     kernel = simulate_cluster(job)
     assert (kernel.engine == "kernel") == (routing != "prefix_aware")
     assert_same_cluster(fast, kernel)
+
+
+@pytest.mark.parametrize("routing", ["round_robin", "least_outstanding"])
+@given(seed=seeds)
+@settings(max_examples=20, deadline=None)
+def test_prefill_and_decode_engines_agree(routing, seed):
+    job = random_disaggregated(seed, routing)
+    plain, fast = simulate_cluster(job, engine="plain"), simulate_cluster(job, engine="simpy")
+    assert (plain.engine, fast.engine) == ("plain", "simpy")
+    assert_same_cluster(plain, fast)
+
+
+def test_kv_that_takes_no_time_never_arrives_at_a_step_that_ends_then():
+    # Prefills end at every picosecond, decodes at every fifth, most of which a flight of a full batch jumps over.
+    short, long = FrozenStepCost.uniform(fixed_ps=1), FrozenStepCost.uniform(fixed_ps=5)
+    cost = FrozenStepCost(prefill=short.prefill, decode=long.decode, mixed=long.mixed)
+    load = Workload.build(arrival_ps=np.arange(60), isl_tokens=np.full(60, 3), osl_tokens=np.arange(60) % 9 + 1)
+    engines = (
+        ClusterEngine(named("0", role="prefill"), cost),
+        ClusterEngine(named("1", role="decode", max_num_seqs=1), cost),
+    )
+    job = ClusterJob(engines, load, "round_robin", link=KvLink(token_ps=0))
+    assert_same_cluster(simulate_cluster(job, engine="plain"), simulate_cluster(job, engine="simpy"))
 
 
 @given(seed=seeds)

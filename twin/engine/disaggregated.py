@@ -2,7 +2,8 @@
 
 As vLLM's connectors do it: the prefill engine computes the prompt and one token, which is thrown away; the decode
 engine gets the prompt's KV, computes the last prompt token again, and its token is the first that the client sees.
-Blocks at the decode engine are taken when the KV has arrived, not while it travels.
+Blocks at the decode engine are taken when the KV has arrived, not while it travels; it arrives a picosecond later than
+the link says.
 Law: a request's decode never begins before its prefill has ended and its KV has arrived.
 """
 
@@ -39,7 +40,9 @@ def run_disaggregated(job: ClusterJob, prepared: Sequence[Prepared], fallback: s
         left = int(transfer[row - first])
         if overlapped:
             left = max(fleet.ledger.scheduled[row] + left - int(fleet.env.now), 0)
-        yield Arrival(fleet.env, left)
+        # Never at the instant at which the prefill ended: who else steps at that instant would or would not have seen
+        # it, whichever came first.
+        yield Arrival(fleet.env, left + 1)
         send(row + n, int(fleet.env.now))
 
     def hand_over(row: int) -> None:
