@@ -60,6 +60,19 @@ class HoldBack(Wire, frozen=True, kw_only=True, tag_field="kind", tag="hold_back
     traffic_ratio: Ratio
 
 
+class CutOver(Wire, frozen=True, kw_only=True, tag_field="kind", tag="cut_over"):
+    """Send all new requests to the engines `to`, none to `engine` any more; those that it holds end there.
+
+    It goes on running: sending it requests again undoes this at once.
+    """
+
+    engine: Name
+    to: tuple[Name, ...]
+
+
+What = Scale | ShiftTraffic | SetLimit | HoldBack | CutOver
+
+
 class Predicted(Wire, frozen=True, kw_only=True):
     """What the twin expects over `horizon_s`, of members of that horizon, with or without the action.
 
@@ -89,7 +102,7 @@ class Action(Record, frozen=True, kw_only=True, tag_field="record", tag="action"
     action_id: Name
     state: ActionState
     phase: Phase
-    what: Scale | ShiftTraffic | SetLimit | HoldBack
+    what: What
     reversible: bool
     executable: bool
     act_before_us: EventTime

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from schemas.actions import HoldBack, Scale, SetLimit, ShiftTraffic
+from schemas.actions import What
 from schemas.changes import Phase
 from schemas.engines import EngineConfig
 from schemas.forecasts import Bottleneck, EnginesResponse, Estimate
@@ -299,7 +299,7 @@ class Tried:
     as far as was looked (not before `members_from_s`); None where it is in no danger.
     """
 
-    what: Scale | ShiftTraffic | SetLimit | HoldBack
+    what: What
     found: HorizonResult
     without: HorizonResult
     members_from_s: float = 0.0

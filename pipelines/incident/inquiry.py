@@ -16,7 +16,7 @@ from pipelines.incident.case import Case, Phase, Span
 from pipelines.incident.findings import Breach, Foresight, find_breaches, foresight_of, longest, risk_of
 from pipelines.incident.observing import US_PER_S, Observation, Requests
 from pipelines.incident.remedies import Remedy, remedies
-from schemas.actions import Action, HoldBack, Scale, SetLimit, ShiftTraffic, Withdrawal
+from schemas.actions import Action, CutOver, HoldBack, Scale, SetLimit, What, Withdrawal
 from schemas.alerts import Alert
 from schemas.codec import decode
 from schemas.forecasts import Forecast
@@ -188,13 +188,15 @@ def _proposals(heard: _Heard, begin_us: int, end_us: int) -> Iterator[tuple[int,
             yield record.at_us, words
 
 
-def _words(what: Scale | ShiftTraffic | SetLimit | HoldBack) -> str:
+def _words(what: What) -> str:
     if isinstance(what, Scale):
         return f"{what.engines_before} to {what.engines_after} engines"
     if isinstance(what, SetLimit):
         return f"{what.limit} {what.before:g} to {what.after:g}"
     if isinstance(what, HoldBack):
         return f"{what.how} {what.traffic_ratio:.0%} of traffic, priority {what.priority_from} and less important"
+    if isinstance(what, CutOver):
+        return f"cut over from {what.engine} to {', '.join(what.to)}"
     return "route " + ", ".join(f"{each.weight:.0%} to {each.engine}" for each in what.weights)
 
 

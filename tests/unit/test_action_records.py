@@ -2,7 +2,18 @@
 
 import pytest
 
-from schemas.actions import Action, EngineWeight, HoldBack, Predicted, Scale, SetLimit, ShiftTraffic, Withdrawal
+from schemas.actions import (
+    Action,
+    CutOver,
+    EngineWeight,
+    HoldBack,
+    Predicted,
+    Scale,
+    SetLimit,
+    ShiftTraffic,
+    What,
+    Withdrawal,
+)
 from schemas.codec import SchemaError, decode, encode
 from schemas.forecasts import Estimate
 from schemas.lineage import Lineage
@@ -15,10 +26,11 @@ KINDS = (
     ShiftTraffic(weights=(EngineWeight(engine="e0", weight=0.25), EngineWeight(engine="e1", weight=0.75))),
     SetLimit(limit="max_num_seqs", before=24, after=32),
     HoldBack(how="defer", priority_from=1, traffic_ratio=0.3),
+    CutOver(engine="e1", to=("e0", "e2")),
 )
 
 
-def _action(what: Scale | ShiftTraffic | SetLimit | HoldBack) -> Action:
+def _action(what: What) -> Action:
     predicted = Predicted(
         horizon_s=120.0, breach_probability=0.5, goodput_requests_per_s=Estimate(value=2.0, low=1.0, high=3.0)
     )
@@ -47,7 +59,7 @@ def _action(what: Scale | ShiftTraffic | SetLimit | HoldBack) -> Action:
 
 
 @pytest.mark.parametrize("what", KINDS, ids=lambda what: type(what).__name__)
-def test_an_action_is_the_same_after_the_wire(what: Scale | ShiftTraffic | SetLimit | HoldBack) -> None:
+def test_an_action_is_the_same_after_the_wire(what: What) -> None:
     action = _action(what)
     assert decode(ACTIONS.name, encode(action)).record == action
 

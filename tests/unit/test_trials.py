@@ -7,8 +7,9 @@ import pytest
 from made_jobs import COST, config, job, plan
 
 import twin.advise.trials as trials_module
-from schemas.actions import HoldBack, Scale, SetLimit, ShiftTraffic
+from schemas.actions import CutOver, HoldBack, Scale, SetLimit, ShiftTraffic
 from schemas.slos import SloTarget
+from twin.advise.rounds import is_reversible
 from twin.advise.trials import surface, tried
 from twin.advise.upper_side import interval, judged
 from twin.insight import run_with_insight
@@ -128,6 +129,22 @@ def _with_priorities() -> TrafficPlan:
     traffic = plan(BUSY_PER_S)
     low = np.arange(traffic.sources.requests) % 2
     return replace(traffic, sources=replace(traffic.sources, priority=low))
+
+
+def test_a_service_is_cut_over_from_an_engine_that_is_clearly_slower() -> None:
+    def found(*factors: float, rate_per_s: float = 6.0, **fields: object) -> list[Tried]:
+        engines = tuple(EngineSetup(f"e{k}", config(engine=f"e{k}"), COST.scaled(f)) for k, f in enumerate(factors))
+        slow = replace(asking(rate_per_s, routing="round_robin", **fields), engines=engines)
+        return [each for each in tried(slow) if isinstance(each.what, CutOver)]
+
+    (cut,) = found(1.0, 12.0, 1.0)
+    assert cut.what == CutOver(engine="e1", to=("e0", "e2"))
+    assert cut.found.goodput_requests_per_s.mean() > cut.without.goodput_requests_per_s.mean()
+    assert is_reversible(judged(cut, asking(1.0).slos))
+    assert np.array_equal(cut.found.arrivals, cut.without.arrivals)
+    assert not found(1.0, 1.4, 1.0, rate_per_s=BUSY_PER_S)
+    assert not found(12.0, rate_per_s=BUSY_PER_S)
+    assert not found(1.0, 12.0, 1.0, trials=replace(ASKED, others=False))
 
 
 def test_the_least_important_traffic_can_be_put_off_or_refused() -> None:

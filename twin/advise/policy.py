@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from schemas.forecasts import CredibilityLevel
 from twin.job import Trials
 
-Kind = Literal["scale", "shift_traffic", "set_limit", "hold_back"]
+Kind = Literal["scale", "shift_traffic", "set_limit", "hold_back", "cut_over"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 

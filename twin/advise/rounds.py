@@ -130,6 +130,7 @@ _KIND_OF_TAG: dict[str, Kind] = {
     "shift_traffic": "shift_traffic",
     "set_limit": "set_limit",
     "hold_back": "hold_back",
+    "cut_over": "cut_over",
 }
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from schemas.actions import EngineWeight, HoldBack, LimitName, Scale, SetLimit, ShiftTraffic
+from schemas.actions import CutOver, EngineWeight, HoldBack, LimitName, Scale, SetLimit, ShiftTraffic, What
 from twin.advise.upper_side import upper_sides
 from twin.job import HorizonResult, SimulationJob, Trials, Tried
 from twin.simulate import run
@@ -24,6 +24,8 @@ LIMIT_FACTORS: dict[LimitName, tuple[float, ...]] = {"max_num_seqs": (0.5, 1.5),
 COARSE_REPLICATIONS = 2
 ONSET_PARTS = 4
 KV_RESERVE_RATIO = 0.05
+SLOWER_RATIO = 1.5
+"""An engine whose decode steps take so many times those of the others may be cut off from new requests."""
 LEAST_HELD_RATIO = 0.02
 """Low-priority traffic below this share is not worth holding back."""
 
@@ -157,8 +159,8 @@ def _others(job: SimulationJob, asked: Trials) -> Iterator[Tried]:
     without, onset_s = _onset(near, asked)
     if not in_danger(without, job, asked):
         return
-    asking: tuple[tuple[SetLimit | ShiftTraffic | HoldBack, SimulationJob], ...]
-    asking = (*_limits(near), *_weights(near), *_held_back(near))
+    asking: tuple[tuple[What, SimulationJob], ...]
+    asking = (*_limits(near), *_weights(near), *_cut_over(near), *_held_back(near))
     for what, changed in asking:
         yield Tried(what, _found(changed), without, danger_after_s=onset_s)
 
@@ -185,6 +187,24 @@ def _weights(job: SimulationJob) -> Iterator[tuple[ShiftTraffic, SimulationJob]]
     engines = tuple(replace(setup, weight=weight) for setup, weight in zip(job.engines, weights, strict=True))
     told = tuple(EngineWeight(engine=setup.name, weight=setup.weight) for setup in engines)
     yield ShiftTraffic(weights=told), replace(job, engines=engines, routing="weighted")
+
+
+def _cut_over(job: SimulationJob) -> Iterator[tuple[CutOver, SimulationJob]]:
+    """All new requests from the slowest engine to the others, where it is clearly slower than they are."""
+    open_ = [at for at, setup in enumerate(job.engines) if setup.available_until_s > job.horizons_s[-1]]
+    if len(open_) < 2 or any(not job.engines[at].available_from_s < job.horizons_s[-1] for at in open_):
+        return
+    steps_ps = {at: float(job.engines[at].cost.decode.decode_requests_ps[-1]) for at in open_}
+    slowest = max(open_, key=lambda at: (steps_ps[at], -at))
+    others = [at for at in open_ if at != slowest]
+    if steps_ps[slowest] < SLOWER_RATIO * float(np.median([steps_ps[at] for at in others])):
+        return
+    engines = tuple(
+        replace(setup, available_from_s=0.0, available_until_s=0.0) if at == slowest else setup
+        for at, setup in enumerate(job.engines)
+    )
+    what = CutOver(engine=job.engines[slowest].name, to=tuple(job.engines[at].name for at in others))
+    yield what, replace(job, engines=engines)
 
 
 def _held_back(job: SimulationJob) -> Iterator[tuple[HoldBack, SimulationJob]]:

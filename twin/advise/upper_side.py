@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schemas.actions import HoldBack, Predicted, Scale, SetLimit, ShiftTraffic
+from schemas.actions import Predicted, Scale, What
 from schemas.forecasts import Estimate, LatencyEstimate
 from schemas.slos import SloTarget
 from twin.job import HorizonResult, Tried
@@ -29,7 +29,7 @@ class Trial:
     `danger_after_s` that of `Tried`.
     """
 
-    what: Scale | ShiftTraffic | SetLimit | HoldBack
+    what: What
     before: Predicted
     after: Predicted
     load_ratio: float

@@ -49,6 +49,7 @@ function what(found) {
     case "shift_traffic": return `Shift traffic: ${found.weights.map((each) => `${each.engine} ${percent(each.weight)}`).join(", ")}`;
     case "set_limit": return `Set ${words(found.limit)}: ${digits(found.before)} → ${digits(found.after)}`;
     case "hold_back": return `${found.how === "shed" ? "Shed" : "Defer"} priority ${found.priority_from} and below, ${percent(found.traffic_ratio)} of traffic`;
+    case "cut_over": return `Cut over from ${found.engine} to ${found.to.join(", ")}`;
     default: return words(found.kind);
   }
 }
