@@ -166,7 +166,7 @@ def schedulers(case: Case) -> Iterator[tuple[str, float, Callable[[], Scheduler]
     for name, persistence in (("persistence", True), ("twin", False)):
         for ratio in asked[f"{name}_tolerances"]:
             policy = replace(
-                _policy(given), tolerance_ratio=ratio, release_ratio=0.8 * ratio, carries_ratio=0.95 * ratio
+                policy_of(given), tolerance_ratio=ratio, release_ratio=0.8 * ratio, carries_ratio=0.95 * ratio
             )
             yield (
                 name,
@@ -177,7 +177,8 @@ def schedulers(case: Case) -> Iterator[tuple[str, float, Callable[[], Scheduler]
         yield "foresight", share, lambda s=share: Foresight(s, least, most)
 
 
-def _policy(given: dict[str, Any]) -> Policy:
+def policy_of(given: dict[str, Any]) -> Policy:
+    """The default policy with the bounds and the start time of the service."""
     return Policy(
         least_engines=given["least_engines"],
         most_engines=given["most_engines"],

@@ -82,7 +82,7 @@ def run(name: str, recording: Recording, seed: int = SETTINGS.root_seed) -> Foun
         elif alert.state == "resolved" and alert.alert_id in fired:
             fired[alert.alert_id][1] = at_s
     grid = np.arange(WINDOW_S, end_s, 1.0)
-    spans = _stretches(grid, np.array([_over(ttft[(arrived > t - WINDOW_S) & (arrived <= t)]) for t in grid]))
+    spans = stretches(grid, np.array([_over(ttft[(arrived > t - WINDOW_S) & (arrived <= t)]) for t in grid]))
     known = arrived + ttft
     rings = np.array([_over(ttft[(known > t - WINDOW_S) & (known <= t)]) for t in grid])
     return Found(
@@ -99,7 +99,8 @@ def _over(ttft_s: FloatArray) -> bool:
     return bool(ttft_s.size and np.quantile(ttft_s, 0.95) > LIMIT_S)
 
 
-def _stretches(grid: FloatArray, over: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> list[tuple[float, float]]:
+def stretches(grid: FloatArray, over: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> list[tuple[float, float]]:
+    """(begin, end) of the times that are over, joined where less than a window lies between them."""
     spans: list[tuple[float, float]] = []
     for at_s in grid[over].tolist():
         if spans and at_s - spans[-1][1] <= WINDOW_S:

@@ -34,6 +34,7 @@ from twin.traffic.history import TrafficHistory
 
 START_US = 1_800_000_000_000_000
 US_PER_S = 1_000_000
+LEAST_ARRIVALS = 20
 _ROLE_NOISE = RoleNoise((1.0,) * 9, 1.0)
 NOISE = StepNoise(60.0, 0.03, 0.06, 0.9, 0.0, _ROLE_NOISE, _ROLE_NOISE, _ROLE_NOISE)
 ROLES = (Role.PREFILL, Role.DECODE, Role.MIXED)
@@ -147,12 +148,10 @@ class Twin:
     def decide(self, service: Service, at_s: float) -> int:
         """See `Scheduler`."""
         now_us = START_US + round(at_s * US_PER_S)
-        result = service.result(at_s)
-        self._hear(service, result, at_s)
         standing = len(service.standing())
-        if self.told_until < 20:
+        job = self.watch(service, at_s)
+        if job is None:
             return standing
-        job = self._job(service, result, at_s, now_us)
         ground = Ground(
             deployment="loop",
             as_of_us=now_us,
@@ -182,6 +181,14 @@ class Twin:
                 )
                 return each.what.engines_after
         return standing
+
+    def watch(self, service: Service, at_s: float) -> SimulationJob | None:
+        """Hear what has happened up to a time; the job of a forecast from there, None before twenty arrivals."""
+        result = service.result(at_s)
+        self._hear(service, result, at_s)
+        if self.told_until < LEAST_ARRIVALS:
+            return None
+        return self._job(service, result, at_s, START_US + round(at_s * US_PER_S))
 
     def _hear(self, service: Service, result: ClusterResult, at_s: float) -> None:
         """Events since the last time, in order."""
