@@ -13,6 +13,7 @@ from pipelines.evidence.evidence_html import html_page
 from pipelines.evidence.evidence_markdown import markdown
 from pipelines.evidence.evidence_post import post
 from pipelines.evidence.evidence_windows import Asked, windows_chain
+from pipelines.kv_link import parse_link
 from pipelines.places import find_place, open_log
 from pipelines.progress import progress_bar
 from pipelines.settings import Settings, parse_slo
@@ -30,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deployment", metavar="NAME", help="which one, where a recording holds several")
     parser.add_argument("--limit", action="append", default=[], metavar="METRIC:QUANTILE:SECONDS", help="who falls out")
     parser.add_argument("--rules", type=Path, metavar="FILE", help="own rules of span classes (.toml), tried first")
+    parser.add_argument(
+        "--kv-link",
+        metavar="US_PER_TOKEN[:FIXED_US[:CV]]",
+        help="how KV travels between prefill and decode engines (default: as their requests' KV loads tell)",
+    )
     for side in ("base", "candidate"):
         group = parser.add_argument_group(f"the {side}")
         group.add_argument(f"--{side}-window", metavar="FROM:TO", help="only these seconds of its recording")
@@ -97,6 +103,7 @@ def _asked(args: argparse.Namespace) -> Asked:
         limits=tuple(parse_slo(text) for text in args.limit),
         block_s=args.block,
         noise_floor_ratio=args.noise_floor,
+        link=None if args.kv_link is None else parse_link(args.kv_link, overlapped=False),
         seed=args.seed,
     )
 

@@ -124,11 +124,13 @@ def sensitivity(found: Evidence) -> ReportTable:
             effect_name(effect),
             number(effect.value, effect.unit),
             percent(effect.change_ratio),
+            interval(effect.low_ratio, effect.high_ratio),
             joined(effect.falls_out),
         )
         for effect in varied(found)
     )
-    return ReportTable(("setting", "figure", "value", "change", "falls out of"), tuple(rows), (2, 3))
+    head = ("setting", "figure", "value", "change", "between", "falls out of")
+    return ReportTable(head, tuple(rows), (2, 3, 4))
 
 
 def experiments(found: Evidence) -> ReportTable:

@@ -23,6 +23,7 @@ from pipelines.evidence.evidence_sources import (
 from schemas.evidence import Evidence
 from schemas.slos import SloTarget
 from twin.cost.span_rules import SpanRules
+from twin.engine.cluster_types import KvLink
 from twin.evidence.chain import Comparison, chain
 from twin.evidence.figures import FigureCase, chain_of_figures
 from twin.evidence.measure import BLOCK_S, NOISE_FLOOR_RATIO, Judging
@@ -50,6 +51,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     limits: tuple[SloTarget, ...] = ()
     block_s: float = BLOCK_S
     noise_floor_ratio: float = NOISE_FLOOR_RATIO
+    link: KvLink | None = None
     seed: int = 0
 
 
@@ -111,6 +113,7 @@ def _chain(
                 candidate_profile=profiles[1],
                 limits=asked.limits,
                 judging=judging,
+                link=asked.link,
                 title=asked.title,
                 rules_version=rules_version,
                 why_not=why_not,

@@ -13,11 +13,13 @@ from schemas.evidence import Boundary, ClassChange, Evidence, EvidenceLevel, Fac
 from schemas.slos import SloTarget
 from twin.cost.frozen import FrozenStepCost
 from twin.cost.shape import Role
+from twin.cost.taxonomy import SpanClass
 from twin.engine.cluster_types import KvLink
 from twin.evidence.advice import advise, carried_by, finding, leading, not_shown
 from twin.evidence.experiments import Covered, plan
 from twin.evidence.grade import Basis, Standing, grade
 from twin.evidence.hypotheses import Differences, Guess, hypotheses
+from twin.evidence.kv_transfer import NO_LINK, NOT_VARIED, fitted_link, hands_over, load_ratio
 from twin.evidence.measure import OFFERED, Judging, Measured, measure
 from twin.evidence.profile import KernelProfile, kernel_classes, kernel_facts
 from twin.evidence.sensitivity import TOGETHER, Simulated, not_simulated, simulate
@@ -86,7 +88,7 @@ def chain(asked: Comparison) -> Evidence:
         hypotheses=simulated.hypotheses,
         experiments=experiments if measured.user_changed else (),
         not_shown=not_shown(facts, told, basis.repeats, _kept_up(asked.base) and _kept_up(asked.candidate)),
-        limits=(*asked.notes, *(trap.text for trap in traps), *_simulation_limits(asked, simulated)),
+        limits=(*asked.notes, *(trap.text for trap in traps), *_simulation_limits(asked, simulated, classes, told)),
         assumptions=(_about(asked, simulated),),
         noise_floor_ratio=measured.floor_ratio,
         rules_version=asked.rules_version,
@@ -141,6 +143,9 @@ def _differences(
         role_levels={} if works is None else role_levels(*works),
         class_ratios={row.span_class: (row.candidate or 0.0) / row.base for row in kernel if row.base},
         class_shares={row.span_class: row.share_of_change_ratio or 0.0 for row in kernel},
+        load_ratio=load_ratio(asked.base.finished, asked.candidate.finished)
+        if hands_over(asked.base.configs)
+        else None,
         floor_ratio=measured.floor_ratio,
     )
 
@@ -170,16 +175,26 @@ def _traffic(asked: Comparison, measured: Measured) -> dict[str, float]:
 def _simulated(asked: Comparison, measured: Measured, guesses: Sequence[Guess]) -> Simulated:
     if asked.costs is None:
         return not_simulated(guesses, asked.why_not or "there are no step costs to simulate with")
+    link = _link(asked)
+    if link is None and hands_over(asked.base.configs):
+        return not_simulated(guesses, NO_LINK)
     twin = Twin(
         base=asked.base,
         other=asked.candidate,
         costs=_with_profile(asked.costs, asked.base_profile),
         groups=measured.groups,
         routing=asked.routing,
-        link=asked.link,
+        link=link,
         seed=asked.judging.seed,
     )
     return simulate(twin, guesses, measured, asked.limits)
+
+
+def _link(asked: Comparison) -> KvLink | None:
+    """The link that was given, else what the base's own loads tell."""
+    if asked.link is not None or not hands_over(asked.base.configs):
+        return asked.link
+    return fitted_link(asked.base.finished)
 
 
 def _with_profile(costs: FittedCosts, profile: KernelProfile | None) -> FittedCosts:
@@ -267,8 +282,13 @@ def _kept_up(window: Window) -> bool | None:
     return sum(step.duration_us for step in steps if step.waiting) / total < KEPT_UP_RATIO
 
 
-def _simulation_limits(asked: Comparison, simulated: Simulated) -> tuple[str, ...]:
+def _simulation_limits(
+    asked: Comparison, simulated: Simulated, classes: Sequence[ClassChange], told: frozenset[str]
+) -> tuple[str, ...]:
     found = list(simulated.notes)
+    copies = "kv_times" in told or any(row.span_class == SpanClass.COPY for row in classes)
+    if copies and not hands_over(asked.base.configs):
+        found.append(NOT_VARIED)
     if asked.costs is not None and not simulated.reproduces:
         error = simulated.base_error_ratio
         found.append(
@@ -286,4 +306,16 @@ def _about(asked: Comparison, simulated: Simulated) -> str:
     told = (
         "" if error is None else f"; the twin's base is {error * 100:+.1f} % off the measured one (middle of medians)"
     )
-    return f"step costs {asked.costs.about}{told}"
+    return f"step costs {asked.costs.about}{told}{_about_link(asked)}"
+
+
+def _about_link(asked: Comparison) -> str:
+    """Where the time of KV transfers comes from, where engines hand KV over."""
+    link = _link(asked)
+    if link is None or not hands_over(asked.base.configs):
+        return ""
+    origin = "assumed, as given" if asked.link is not None else "fitted to loads of the base"
+    return (
+        f"; KV transfer {origin}: {link.fixed_ps / 1e6:.4g} us and {link.token_ps / 1e6:.4g} us per token;"
+        " requests are routed to the least outstanding, as nobody tells how they were"
+    )

@@ -47,8 +47,8 @@ GUIDE: Mapping[SpanClass, ClassGuide] = {
     SpanClass.COPY: ClassGuide(
         "copy/KV load",
         "bytes and time of copies, KV lookup, load and write, what of it overlaps with compute",
-        "overlap of load and compute, KV tiers",
-        ("kv_blocks",),
+        "link between prefill and decode engines, where they hand KV over; overlap of load and compute",
+        ("kv_link", "kv_blocks"),
     ),
     SpanClass.LAUNCH: ClassGuide(
         "launch/runtime",

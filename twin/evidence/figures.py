@@ -1,27 +1,30 @@
 """Figures without the requests behind them into a chain: what they show, what not, and which do not belong together.
 
-Others published them, or only kernel traces were given; nothing can be simulated then. Law: the grade of figures alone
-is at most C.
+Others published them, or only kernel traces were given. Figures of single requests with the prefix cache on and off
+teach a cost per token and are simulated (`figure_fit`); others cannot be. Law: the grade of figures alone is at most C.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import structs
 
 from schemas.base import LATEST_US
 from schemas.evidence import Boundary, ClassChange, Evidence, EvidenceLevel, Fact
 from twin.evidence.advice import advise, finding, leading, not_shown
 from twin.evidence.class_guide import title_of
 from twin.evidence.experiments import Covered, plan
+from twin.evidence.figure_fit import NEEDED, FigureFit, effects_of, fit_of
 from twin.evidence.grade import FIELDS, Basis, Standing, grade
 from twin.evidence.hypotheses import PREFIX_SETTING, Differences, hypotheses
 from twin.evidence.measure import NOISE_FLOOR_RATIO
-from twin.evidence.sensitivity import not_simulated
+from twin.evidence.sensitivity import Simulated, not_simulated
 from twin.evidence.traps import Trap, traps_of
 from twin.settings import TWINCAST_VERSION
 
 WHY_NOT = "published figures hold no requests and no step shapes to simulate with"
-NEEDED = ("to simulate: ISL, chunk size, hit tokens, and step times by shape (fixed, per prompt token, per pair)",)
+ONLY_TTFT = "TPOT and throughput were not simulated: no figure tells a decode step or an arrival"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +64,9 @@ def chain_of_figures(found: FigureCase, rules_version: str = "") -> Evidence:
     facts, classes = found.facts, _with_shares(found.facts, found.classes)
     user_changed = _reached_user(facts)
     traps = (*traps_of(facts, classes), *_unlike(facts))
-    simulated = not_simulated(hypotheses(_differences(found, classes)), found.why_not)
-    basis = _basis(found, facts, classes, traps)
+    fit = fit_of(facts, classes, found.settings, found.tried)
+    simulated = _simulated(found, classes, fit)
+    basis = _basis(found, facts, classes, traps, fitted=not isinstance(fit, str))
     graded = grade(basis)
     lead = leading(simulated.hypotheses)
     about_prefix = PREFIX_SETTING in found.settings
@@ -87,12 +91,37 @@ def chain_of_figures(found: FigureCase, rules_version: str = "") -> Evidence:
         hypotheses=simulated.hypotheses,
         experiments=experiments,
         not_shown=not_shown(facts, found.told, found.repeats, None),
-        limits=(*found.notes, *(trap.text for trap in traps)),
-        assumptions=(found.why_not,),
+        limits=(*found.notes, *(trap.text for trap in traps), *(() if isinstance(fit, str) else (ONLY_TTFT,))),
+        assumptions=_assumptions(found, fit),
         noise_floor_ratio=NOISE_FLOOR_RATIO,
         rules_version=rules_version,
         twincast_version=TWINCAST_VERSION,
     )
+
+
+def _simulated(found: FigureCase, classes: Sequence[ClassChange], fit: FigureFit | str) -> Simulated:
+    """The prefix cache at other hit ratios, where figures teach costs; the rest as it is."""
+    plain = not_simulated(hypotheses(_differences(found, classes)), found.why_not)
+    if isinstance(fit, str):
+        return plain
+    rows = tuple(
+        structs.replace(
+            each,
+            weight_ratio=1.0 - fit.on_ratio,
+            verdict="not measured",
+            effects=effects_of(fit),
+        )
+        if each.code == "prefix_reuse"
+        else each
+        for each in plain.hypotheses
+    )
+    return replace(plain, hypotheses=rows, notes=())
+
+
+def _assumptions(found: FigureCase, fit: FigureFit | str) -> tuple[str, ...]:
+    if not isinstance(fit, str):
+        return fit.about, fit.assumed
+    return (found.why_not, fit) if PREFIX_SETTING in found.settings else (found.why_not,)
 
 
 def _differences(found: FigureCase, classes: Sequence[ClassChange]) -> Differences:
@@ -155,7 +184,9 @@ def _unlike(facts: Sequence[Fact]) -> list[Trap]:
     ]
 
 
-def _basis(found: FigureCase, facts: Sequence[Fact], classes: Sequence[ClassChange], traps: Sequence[Trap]) -> Basis:
+def _basis(
+    found: FigureCase, facts: Sequence[Fact], classes: Sequence[ClassChange], traps: Sequence[Trap], *, fitted: bool
+) -> Basis:
     levels: dict[EvidenceLevel, Standing] = {fact.level: "measured" for fact in facts}
     levels |= {row.level: "measured" for row in classes}
     voids = {trap.voids: trap.text for trap in traps if trap.voids is not None}
@@ -167,7 +198,8 @@ def _basis(found: FigureCase, facts: Sequence[Fact], classes: Sequence[ClassChan
         told=found.told | ({"repeats"} if found.repeats > 1 else set()),
         voids=voids,
         mended_by=tuple(trap.mended_by for trap in traps if trap.voids is not None),
-        needed_to_simulate=NEEDED,
+        simulated="fitted" if fitted else "none",
+        needed_to_simulate=(f"to {'confirm a simulation' if fitted else 'simulate'}: {NEEDED}",),
     )
 
 

@@ -92,7 +92,7 @@ def _reasons(basis: Basis, found: Grade) -> tuple[str, ...]:
         }
         levels.append(f"{level} level: {words[standing]}")
     simulated = {
-        "fitted": "simulated with costs fitted to the base"
+        "fitted": "simulated with fitted costs"
         + (", agrees" if basis.simulation_agrees else ", not confirmed by what was measured"),
         "prior": "simulated with a prior, which no measurement supports",
         "none": "not simulated",
@@ -125,6 +125,6 @@ def _missing(basis: Basis, found: Grade) -> tuple[str, ...]:
     if basis.simulated != "fitted":
         needs += basis.needed_to_simulate or ("a simulation with costs fitted to these facts",)
     elif not basis.simulation_agrees:
-        needs.append("a simulation that agrees with what was measured")
+        needs += basis.needed_to_simulate or ("a simulation that agrees with what was measured",)
     needs += [text for name, text in FIELDS.items() if name not in basis.told]
     return tuple(dict.fromkeys(needs))

@@ -41,13 +41,15 @@ _FIELD_CLASSES: Mapping[str, tuple[SpanClass, ...]] = {
 class Turn:
     """What the twin changes on the base: engine settings, the other side's requests, or costs.
 
-    `role_factors` multiply the costs of roles, `class_factors` those of span classes.
+    `role_factors` multiply the costs of roles, `class_factors` those of span classes, `link_factor` the time that KV
+    takes from a prefill to a decode engine.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     traffic: bool = False
     role_factors: Mapping[Role, float] = field(default_factory=dict)
     class_factors: Mapping[str, float] = field(default_factory=dict)
+    link_factor: float = 1.0
 
     def joined(self, other: "Turn") -> "Turn":
         """Both at once."""
@@ -56,6 +58,7 @@ class Turn:
             self.traffic or other.traffic,
             {**self.role_factors, **other.role_factors},
             {**self.class_factors, **other.class_factors},
+            self.link_factor * other.link_factor,
         )
 
 
@@ -76,7 +79,8 @@ class Differences:
     """What differs between base and candidate; ratios are candidate over base, None where not told.
 
     `settings` are fields of the engines with both values. `class_ratios` and `class_shares` are measured ones: of the
-    class's time, and of the whole change. `tried` says under what load a figure was taken, in words.
+    class's time, and of the whole change. `load_ratio` is of the time that KV takes to a decode engine. `tried` says
+    under what load a figure was taken, in words.
     """
 
     settings: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
@@ -85,6 +89,7 @@ class Differences:
     role_levels: Mapping[Role, float] = field(default_factory=dict)
     class_ratios: Mapping[str, float] = field(default_factory=dict)
     class_shares: Mapping[str, float] = field(default_factory=dict)
+    load_ratio: float | None = None
     floor_ratio: float = 0.15
     tried: str = ""
 
@@ -223,4 +228,22 @@ def measured_classes(found: Differences) -> list[Guess]:
     ]
 
 
-RULES: tuple[Rule, ...] = (prefix_reuse, engine_settings, load, machine, role_costs, measured_classes)
+def kv_transfer(found: Differences) -> list[Guess]:
+    """KV takes another time from prefill to decode engines."""
+    ratio = found.load_ratio
+    if ratio is None or abs(math.log(ratio)) < math.log1p(found.floor_ratio):
+        return []
+    return [
+        Guess(
+            code="kv_link",
+            statement=f"KV takes {ratio:.2f} times as long from prefill to decode engines",
+            span_classes=(SpanClass.COPY,),
+            parameter="kv_link",
+            refuted_by="bytes and time of KV loads by prompt length on both sides: if the time per token is the same,"
+            " it was not the link",
+            turn=Turn(link_factor=ratio),
+        )
+    ]
+
+
+RULES: tuple[Rule, ...] = (prefix_reuse, engine_settings, load, machine, role_costs, kv_transfer, measured_classes)

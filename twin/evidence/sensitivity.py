@@ -12,6 +12,7 @@ import numpy as np
 
 from schemas.evidence import EvidenceLevel, Hypothesis, SimulatedEffect, Verdict
 from schemas.slos import SloTarget
+from twin.cost.taxonomy import SpanClass
 from twin.evidence.hypotheses import PREFIX_SETTING, Guess, Turn
 from twin.evidence.measure import Measured
 from twin.evidence.resample import Change, student_975
@@ -24,6 +25,8 @@ TOGETHER = "together"
 HIT_RATIOS = (0.0, 0.5, 0.9)
 RATE_FACTORS = (0.8, 1.2)
 COST_FACTORS = (0.8, 1.2)
+LINK_FACTORS = (0.5, 2.0)
+COPY_CODES = ("kv_link", f"class:{SpanClass.COPY}")
 GRID_METRICS = ("TTFT P50", "TTFT P95", "TPOT P95", CEILING)
 _FELT = ("TTFT P50", "TTFT P95", "TPOT P50", "TPOT P95", "E2E P50", "E2E P95")
 _ENGINE = (PREFILL, STEP)
@@ -211,7 +214,7 @@ def _grid(twin: Twin, guess: Guess, limits: Sequence[SloTarget]) -> tuple[Simula
             after = twin.figures(turn, settings, draws=1)
         except ValueError:
             continue  # a value that this engine cannot have
-        told = settings or {"step cost factor": next(iter(turn.role_factors.values()))}
+        told = settings or _told(turn)
         changes = ratios(before, after)
         out = _falls_out(before, after, limits)
         for metric in GRID_METRICS:
@@ -233,6 +236,8 @@ def _cells(twin: Twin, guess: Guess) -> list[tuple[Turn, dict[str, Any]]]:
         return [(Turn(), {"prefix_hit_ratio": ratio}) for ratio in HIT_RATIOS]
     if guess.code == "load":
         return [(Turn(), {"rate_factor": factor}) for factor in RATE_FACTORS]
+    if guess.code in COPY_CODES and twin.link is not None:
+        return [(Turn(link_factor=factor), {}) for factor in LINK_FACTORS]
     if guess.turn.role_factors:
         return [(Turn(role_factors=dict.fromkeys(guess.turn.role_factors, factor)), {}) for factor in COST_FACTORS]
     name = guess.parameter
@@ -242,6 +247,13 @@ def _cells(twin: Twin, guess: Guess) -> list[tuple[Turn, dict[str, Any]]]:
     start = getattr(twin.base.configs[0], name)
     values = {max(value // 2, 1), value, value * 2} - {start}
     return [(Turn(), {name: each}) for each in sorted(values)]
+
+
+def _told(turn: Turn) -> dict[str, Any]:
+    """A turn of costs, in words."""
+    if turn.role_factors:
+        return {"step cost factor": next(iter(turn.role_factors.values()))}
+    return {"KV transfer time factor": turn.link_factor}
 
 
 def _falls_out(before: Figures, after: Figures, limits: Sequence[SloTarget]) -> tuple[str, ...]:

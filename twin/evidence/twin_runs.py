@@ -17,6 +17,7 @@ from twin.cost.noise import StepNoise
 from twin.cost.shape import Role
 from twin.engine.cluster_types import KvLink
 from twin.evidence.hypotheses import PREFIX_SETTING, Turn
+from twin.evidence.kv_transfer import hands_over, scaled
 from twin.evidence.measure import group_name, in_stretch
 from twin.evidence.phases import Stretch
 from twin.evidence.window import Window, same_workload
@@ -71,18 +72,20 @@ class Twin:
         engines = self._engines(turn, asked)
         requests = with_traffic(self._with_hits(window, engines, turn), asked, engines[0].config.block_size_tokens)
         require_fit(requests, [engine.config for engine in engines])
+        apart = hands_over(self.base.configs)
+        link = None if self.link is None else scaled(self.link, turn.link_factor)
         found: dict[tuple[str, str], list[float]] = {}
         for number in range(draws if self.costs.noise is not None else 1):
             run = run_known(
                 [self._noised(engine, number) for engine in engines],
                 requests,
-                routing=self.routing,
+                routing="least_outstanding" if apart and self.routing == "recorded" else self.routing,
                 overheads=window.overheads,
-                link=self.link,
+                link=link,
             )
             for key, value in self._read(run, requests, window.members).items():
                 found.setdefault(key, []).append(value)
-        full = full_load(engines, requests, link=self.link)
+        full = full_load(engines, requests, link=link)
         return {
             **{key: np.array(values) for key, values in found.items()},
             (CEILING, ""): np.array([full.requests_per_s]),
