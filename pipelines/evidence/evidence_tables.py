@@ -5,6 +5,7 @@ Law: every row has as many cells as the head.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from pipelines.evidence.evidence_words import (
     LEVELS,
@@ -117,7 +118,10 @@ def simulated_beside_measured(found: Evidence) -> ReportTable:
 
 
 def sensitivity(found: Evidence) -> ReportTable:
-    """Settings that were not measured."""
+    """Settings that were not measured. Values, changes and intervals only where there are any."""
+    effects = tuple(varied(found))
+    told = ((effect.value, effect.change_ratio, effect.low_ratio) for effect in effects)
+    shown = (True, True, *(any(each is not None for each in column) for column in zip(*told, strict=True)), True)
     rows = (
         (
             effect.setting,
@@ -127,10 +131,12 @@ def sensitivity(found: Evidence) -> ReportTable:
             interval(effect.low_ratio, effect.high_ratio),
             joined(effect.falls_out),
         )
-        for effect in varied(found)
+        for effect in effects
     )
     head = ("setting", "figure", "value", "change", "between", "falls out of")
-    return ReportTable(head, tuple(rows), (2, 3, 4))
+    kept = tuple(compress(head, shown))
+    numbers = tuple(place for place, name in enumerate(kept) if name in ("value", "change", "between"))
+    return ReportTable(kept, tuple(tuple(compress(row, shown)) for row in rows), numbers)
 
 
 def experiments(found: Evidence) -> ReportTable:

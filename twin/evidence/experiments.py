@@ -110,5 +110,5 @@ def _run_s(covered: Covered) -> tuple[float, str]:
     sigma = covered.sigma if covered.sigma is not None else ASSUMED_SIGMA
     told = "measured" if covered.sigma is not None else "assumed"
     seconds = run_length_s(sigma, covered.block_s, effect / 2.0)
-    basis = f"a block of {covered.block_s:g} s strays by {sigma * 100:.0f} % ({told})"
+    basis = f"a block of {covered.block_s:.3g} s strays by {sigma * 100:.0f} % ({told})"
     return seconds, f"for an interval of +-{effect / 2.0 * 100:.0f} %; {basis}"
