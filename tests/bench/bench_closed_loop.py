@@ -89,6 +89,10 @@ class Case:
             service.order(k * period_s, scheduler.decide(service, k * period_s))
         return service.account(given["counted_from_s"])
 
+    def twin(self, policy: Policy, *, persistence: bool = False) -> Twin:
+        """The twin with a policy; `persistence` without its forecast."""
+        return Twin(policy, self.prior, self.slos, self.settings["service"]["period_s"], self.seed, persistence)
+
     def carried_per_s(self) -> float:
         """Requests per second that one engine of the hardware's costs carries within the limits; for rate targets."""
         rng = np.random.default_rng(9)
@@ -163,16 +167,12 @@ def schedulers(case: Case) -> Iterator[tuple[str, float, Callable[[], Scheduler]
         yield "reactive, in flight", target, lambda t=target: Reactive(t, least, most, hold_s)
     for target in asked["reactive_rate_targets"]:
         yield "reactive, rate", target, lambda t=target: Reactive(t, least, most, hold_s, carried)
-    for name, persistence in (("persistence", True), ("twin", False)):
-        for ratio in asked[f"{name}_tolerances"]:
-            policy = replace(
-                policy_of(given), tolerance_ratio=ratio, release_ratio=0.8 * ratio, carries_ratio=0.95 * ratio
-            )
-            yield (
-                name,
-                ratio,
-                lambda p=policy, q=persistence: Twin(p, case.prior, case.slos, given["period_s"], case.seed, q),
-            )
+    for ratio in asked["persistence_tolerances"]:
+        policy = replace(policy_of(given), tolerance_ratio=ratio, release_ratio=0.8 * ratio, carries_ratio=0.95 * ratio)
+        yield "persistence", ratio, lambda p=policy: case.twin(p, persistence=True)
+    for ratio in asked["twin_demand_ratios"]:
+        policy = replace(policy_of(given), demand_ratio=ratio)
+        yield "twin", ratio, lambda p=policy: case.twin(p)
     for share in asked["foresight_violations"]:
         yield "foresight", share, lambda s=share: Foresight(s, least, most)
 
@@ -275,7 +275,7 @@ def main() -> None:
     args = parser.parse_args()
     settings = tomllib.loads(TOML.read_text(encoding="utf-8"))
     if args.quick or args.first:
-        for name in ("twin_tolerances", "persistence_tolerances", "foresight_violations"):
+        for name in ("twin_demand_ratios", "persistence_tolerances", "foresight_violations"):
             settings["schedulers"][name] = settings["schedulers"][name][:1]
     seeds = settings["schedulers"]["seeds"][: 1 if args.quick else args.seeds]
     for case in cases(settings, args.trace or (["ramp"] if args.quick else []), seeds, args.quick):

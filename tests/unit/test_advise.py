@@ -160,6 +160,8 @@ def test_engines_are_tried_on_the_demand_learned_and_the_proposal_says_so() -> N
         assert asked.demand_per_s is None if tick < 18 else tick < 30 or asked.demand_per_s is not None
     assert asked.demand_per_s == pytest.approx(20.0)
     assert asked.now_per_s == pytest.approx(20.0)
+    twice = replace(POLICY, demand_ratio=2.0).trials(120.0, "high", 1.0, asked.demand_per_s, asked.now_per_s)
+    assert [twice.demand_per_s, twice.now_per_s] == pytest.approx([40.0, 20.0])
     (action,) = opened(advisor.on_trials(replace(ground(0), demand_per_s=20.0), trials(3, BUSY)))
     assert "ready for 20 requests/s" in action.reasons
     again = Advisor.restore(advisor.snapshot(), POLICY)
@@ -391,6 +393,8 @@ def test_a_restored_advisor_goes_on_as_the_first_would_have() -> None:
         ({"carries_ratio": 1.5}, "carries_ratio must be below tolerance_ratio"),
         ({"tolerance_ratio": 0.0}, "tolerance_ratio"),
         ({"tolerance_ratio": float("nan")}, "tolerance_ratio"),
+        ({"reserve_level": 1.0}, "reserve_level"),
+        ({"demand_ratio": 0.0}, "demand_ratio"),
         ({"least_engines": 0}, "least_engines"),
         ({"least_engines": 5, "most_engines": 4}, "least_engines"),
         ({"cooldown_s": -1.0}, "cooldown_s"),

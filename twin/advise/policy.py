@@ -31,7 +31,9 @@ class Policy:
         times the traffic that is expected. The gap is in the traffic: latency says little until it is too late.
     reserve_level
         Engines are for the demand that is exceeded in no larger share of windows than 1 minus this, as far as past
-        forecasts tell: higher means more engines and fewer late requests. Nothing else needs to be set for a service.
+        forecasts tell.
+    demand_ratio
+        Engines are for so many times that demand: the knob between more engines and more late requests.
     consolidate_after_s
         How long one fewer must have been enough, since the last step.
     cooldown_s
@@ -52,8 +54,9 @@ class Policy:
     release_ratio: float = 0.8
     release_after_s: float = 60.0
     carries_ratio: float = 0.95
-    headroom_ratio: float = 1.2
-    reserve_level: float = 0.9
+    headroom_ratio: float = 1.1
+    reserve_level: float = 0.95
+    demand_ratio: float = 1.0
     consolidate_after_s: float = 120.0
     cooldown_s: float = 120.0
     start_s: float = 120.0
@@ -73,6 +76,7 @@ class Policy:
         _between("tolerance_ratio", self.tolerance_ratio, 0.05, 10.0)
         _between("headroom_ratio", self.headroom_ratio, 1.0, 10.0)
         _between("reserve_level", self.reserve_level, 0.5, 0.999)
+        _between("demand_ratio", self.demand_ratio, 0.1, 10.0)
         _between("low_credibility_margin_ratio", self.low_credibility_margin_ratio, 1.0, 10.0)
         for name in ("release_ratio", "carries_ratio"):
             _between(name, getattr(self, name), 0.01, 10.0)
@@ -104,7 +108,7 @@ class Policy:
             trip_ratio=self.tolerance_ratio / self.margin_ratio(credibility),
             widen=widen,
             headroom_ratio=self.headroom_ratio,
-            demand_per_s=demand_per_s,
+            demand_per_s=None if demand_per_s is None else self.demand_ratio * demand_per_s,
             now_per_s=now_per_s,
             others=any(kind != "scale" for kind in self.allowed),
         )

@@ -23,7 +23,7 @@ import numpy as np
 from twin.metrics import FloatArray
 
 US_PER_S = 1_000_000
-HALF_LIFE_S = 900.0
+HALF_LIFE_S = 600.0
 LEAST_WINDOWS = 1.0
 """So many windows, end to end, must have come to their end; before, nothing is said."""
 ROWS_PER_WINDOW = 6
