@@ -18,7 +18,7 @@ from pipelines.runtime import Runtime, Todo
 from schemas.alerts import Alert
 from schemas.codec import decode
 from schemas.forecasts import Forecast
-from schemas.scores import Score
+from schemas.scores import Replay, Score
 from schemas.slos import SloTarget
 from schemas.state import Snapshot
 from schemas.topics import ALERTS, FORECASTS, SCORES
@@ -57,7 +57,12 @@ class Backtest:
     @property
     def scores(self) -> list[Score]:
         """Scores, in order."""
-        return self.records(SCORES.name)
+        return [record for record in self.records(SCORES.name) if isinstance(record, Score)]
+
+    @property
+    def replays(self) -> list[Replay]:
+        """Closed windows that the core itself has replayed, in order."""
+        return [record for record in self.records(SCORES.name) if isinstance(record, Replay)]
 
     @property
     def alerts(self) -> list[Alert]:

@@ -10,7 +10,7 @@ from schemas.engines import EngineConfig
 from schemas.evidence import Evidence
 from schemas.forecasts import Forecast
 from schemas.requests import RequestRecord
-from schemas.scores import Score
+from schemas.scores import ScoreRecord
 from schemas.slos import Slos
 from schemas.state import Snapshot
 from schemas.steps import StepRecord
@@ -85,7 +85,7 @@ FORECASTS = Topic(
 SCORES = Topic(
     name="twincast.scores.v1",
     key="deployment",
-    type=Score,
+    type=ScoreRecord,
     about="forecasts against what then happened",
 )
 ALERTS = Topic(

@@ -16,11 +16,11 @@ from typing import Literal
 
 import numpy as np
 
+from schemas.scores import Cause
 from schemas.slos import Metric
 from twin.cost.shape import Role
 from twin.metrics import FloatArray, IntArray
 
-Cause = Literal["none", "costs", "traffic", "saturated", "contended", "unexplained"]
 Values = Mapping[tuple[Metric, float], float]
 ROLES = (Role.PREFILL, Role.DECODE, Role.MIXED)
 _JUDGED_LEVELS = (0.5, 0.95)

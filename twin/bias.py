@@ -18,8 +18,12 @@ from schemas.slos import Metric
 from twin.cost.frozen import FrozenStepCost
 from twin.cost.shape import Role
 from twin.metrics import QUANTILES
+from twin.proven import ProvenMean
 
 ROLES = (Role.PREFILL, Role.DECODE, Role.MIXED)
+Factors = tuple[float, float, float]
+"""What costs are multiplied with, in the order of `ROLES`."""
+NO_FACTORS: Factors = (1.0, 1.0, 1.0)
 MAX_ROUNDS = 1024
 _ENOUGH_STEPS = 20.0
 _MIN_TREND_ROUNDS = 8
@@ -82,12 +86,7 @@ class StepBias:
 
     def corrected(self, cost: FrozenStepCost) -> FrozenStepCost:
         """The same costs, each role times its factor."""
-        return replace(
-            cost,
-            prefill=cost.prefill.scaled(self.factor(Role.PREFILL)),
-            decode=cost.decode.scaled(self.factor(Role.DECODE)),
-            mixed=cost.mixed.scaled(self.factor(Role.MIXED)),
-        )
+        return scaled(cost, (self.factor(Role.PREFILL), self.factor(Role.DECODE), self.factor(Role.MIXED)))
 
     def snapshot(self) -> dict[str, Any]:
         """State as numbers, strings, lists and dicts."""
@@ -107,6 +106,76 @@ class StepBias:
         for role, log, weight in state["roles"]:
             bias._logs[Role(role)], bias._weights[Role(role)] = log, weight
         return bias
+
+
+class ProvenStepBias:
+    """Factors on step costs that are learned beside: only what stays wrong, window after window, moves them.
+
+    A learner that follows the level leaves errors that come and go; following those too made costs worse. A factor is
+    the mean log error of its role as far as it is beyond `errors` standard errors.
+
+    Parameters
+    ----------
+    half_life_rounds
+        Windows to lose half the weight.
+    errors
+        Standard errors it takes to believe a bias.
+    max_factor
+        A factor stays within 1 / max_factor .. max_factor.
+    """
+
+    def __init__(self, half_life_rounds: float = 20.0, errors: float = 2.5, max_factor: float = 1.5) -> None:
+        if not (math.isfinite(half_life_rounds) and half_life_rounds > 0 and math.isfinite(errors) and errors > 0):
+            raise ValueError(
+                f"half_life_rounds and errors must be finite numbers > 0, got {half_life_rounds}, {errors}"
+            )
+        if not 1.0 <= max_factor <= 100.0:
+            raise ValueError(f"max_factor must be in [1, 100], got {max_factor}")
+        self._half_life_rounds = half_life_rounds
+        self._errors = errors
+        self._bound = math.log(max_factor)
+        self._roles = {role: ProvenMean() for role in ROLES}
+
+    def on_window(self, found: tuple[RoleSteps, ...], factors: Factors) -> None:
+        """Learn from one closed window whose costs had been multiplied with `factors`."""
+        for row in found:
+            times = (row.observed_s, row.predicted_s)
+            if row.steps <= 0 or not all(math.isfinite(value) and value > 0 for value in times):
+                continue
+            error = math.log(row.observed_s / row.predicted_s) + math.log(factors[ROLES.index(row.role)])
+            error = min(max(error, -2 * self._bound), 2 * self._bound)
+            self._roles[row.role].add(error, row.steps / (row.steps + _ENOUGH_STEPS), self._half_life_rounds)
+
+    @property
+    def factors(self) -> Factors:
+        """What costs are to be multiplied with; 1 while nothing is proven."""
+        prefill, decode, mixed = (math.exp(self._roles[role].beyond_doubt(self._errors, self._bound)) for role in ROLES)
+        return prefill, decode, mixed
+
+    def snapshot(self) -> dict[str, Any]:
+        """State as numbers, strings, lists and dicts; settings are not in it."""
+        rows = [[role.value, mean.weight, mean.total, mean.total2] for role, mean in self._roles.items()]
+        return {"version": _VERSION, "roles": rows}
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> Self:
+        """The bias of a snapshot. Raises ValueError if it is of another version."""
+        if state.get("version") != _VERSION:
+            raise ValueError(f"step bias snapshot has version {state.get('version')}, this code reads {_VERSION}")
+        bias = cls()
+        bias._roles = {Role(role): ProvenMean(*sums) for role, *sums in state["roles"]}
+        return bias
+
+
+def scaled(cost: FrozenStepCost, factors: Factors) -> FrozenStepCost:
+    """The same costs, each role times its factor."""
+    prefill, decode, mixed = factors
+    return replace(
+        cost,
+        prefill=cost.prefill.scaled(prefill),
+        decode=cost.decode.scaled(decode),
+        mixed=cost.mixed.scaled(mixed),
+    )
 
 
 @dataclass(frozen=True, slots=True)

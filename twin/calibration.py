@@ -22,17 +22,19 @@ from schemas.scores import Score, ScoreCell
 from schemas.slos import Metric
 from twin.interval_defaults import BASE_SIGMA, side_multiples
 from twin.metrics import CLOSES_AFTER_S, FloatArray
+from twin.proven import ProvenMean
 
 US_PER_S = 1_000_000
 INTERVAL_LEVEL = 0.9
 LEAST_S = 1e-6
 _VERSION = 1
-_MIN_BIAS_ROUNDS = 3.0
 _T_95 = 2.919985580353726
 """95 % point of Student's t with 2 degrees of freedom."""
 
 Key = tuple[Metric, float, float]
 """Metric, quantile, horizon in seconds."""
+
+_NO_ERRORS = ProvenMean()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,37 +110,17 @@ class _Sides:
 
 
 @dataclass(slots=True)
-class _Errors:
-    """Weighted moments of log(observed / forecast without correction): weights, sum, squares."""
-
-    weight: float = 0.0
-    total: float = 0.0
-    total2: float = 0.0
-
-    def add(self, error: float, fresh: float, half_life_rounds: float) -> None:
-        keep = 0.5 ** (fresh / half_life_rounds)
-        self.weight = self.weight * keep + fresh
-        self.total = self.total * keep + fresh * error
-        self.total2 = self.total2 * keep + fresh * error * error
-
-    def correction(self, settings: CalibrationSettings) -> float:
-        """The mean, less the standard errors it takes to believe it; windows next to each other count as half."""
-        rounds = self.weight / 2
-        if rounds < _MIN_BIAS_ROUNDS:
-            return 0.0
-        mean = self.total / self.weight
-        spread = math.sqrt(max(self.total2 / self.weight - mean * mean, 0.0))
-        sure = max(abs(mean) - settings.bias_errors * spread / math.sqrt(rounds), 0.0)
-        return math.copysign(min(sure, settings.max_bias), mean)
-
-
-@dataclass(slots=True)
 class _State:
-    """Everything learned. `shared` by horizon, `own` and `errors` by key, `last_us` by horizon."""
+    """Everything learned. `shared` and `last_us` by horizon, `own` and `errors` by key.
+
+    `errors`: log(observed / forecast without correction). `remainders`: log(observed / replayed with true costs and
+    traffic), by metric and quantile.
+    """
 
     shared: dict[float, _Sides] = field(default_factory=dict)
     own: dict[Key, _Sides] = field(default_factory=dict)
-    errors: dict[Key, _Errors] = field(default_factory=dict)
+    errors: dict[Key, ProvenMean] = field(default_factory=dict)
+    remainders: dict[tuple[Metric, float], ProvenMean] = field(default_factory=dict)
     last_us: dict[float, int] = field(default_factory=dict)
     rounds: float = 0.0
 
@@ -247,15 +229,38 @@ class Calibration:
 
     def _learn_bias(self, key: Key, cell: ScoreCell, fresh: float) -> None:
         """Error of the forecast without its correction; a wild window counts as one at the bounds."""
-        settings = self._settings
-        errors = self._state.errors.setdefault(key, _Errors())
-        error = 2 * settings.max_bias
+        error = 2 * self._settings.max_bias
         if cell.observed_s is not None:
-            applied = errors.correction(settings)
-            error = math.log(max(cell.observed_s, LEAST_S) / max(cell.forecast_s, LEAST_S)) + applied
-        errors.add(
-            min(max(error, -2 * settings.max_bias), 2 * settings.max_bias), fresh, settings.bias_half_life_rounds
+            error = math.log(max(cell.observed_s, LEAST_S) / max(cell.forecast_s, LEAST_S)) + self._correction(key)
+        self._add(self._state.errors.setdefault(key, ProvenMean()), error, fresh)
+
+    def on_replay(
+        self,
+        observed_s: Mapping[tuple[Metric, float], float],
+        levelled_s: Mapping[tuple[Metric, float], float],
+    ) -> None:
+        """A closed window as recorded, and as the twin gives it with the traffic and the costs that it really had.
+
+        What is left is neither: it goes to the outputs of every horizon. Infinite and missing quantiles are left out.
+        """
+        for key in sorted(observed_s):
+            pair = (observed_s[key], levelled_s.get(key, math.nan))
+            if all(math.isfinite(value) and value > 0.0 for value in pair):
+                remainder = self._state.remainders.setdefault(key, ProvenMean())
+                self._add(remainder, math.log(pair[0] / pair[1]), 1.0)
+
+    def _add(self, mean: ProvenMean, error: float, fresh: float) -> None:
+        most = 2 * self._settings.max_bias
+        mean.add(min(max(error, -most), most), fresh, self._settings.bias_half_life_rounds)
+
+    def _correction(self, key: Key) -> float:
+        """Log correction of an output: what replays left over, and what forecasts missed beside that."""
+        state, settings = self._state, self._settings
+        remainder = state.remainders.get((key[0], key[1]), _NO_ERRORS).beyond_doubt(
+            settings.bias_errors, settings.max_bias
         )
+        left = state.errors.get(key, _NO_ERRORS).beyond_doubt(settings.bias_errors, settings.max_bias, remainder)
+        return min(max(remainder + left, -settings.max_bias), settings.max_bias)
 
     def reset(self) -> None:
         """Back to the defaults: another engine, another distribution."""
@@ -266,7 +271,7 @@ class Calibration:
         least, most = math.log(self._settings.min_factor), math.log(self._settings.max_factor)
         return FrozenCalibration(
             sides={key: (sides.low, sides.high) for key, sides in self._state.own.items()},
-            bias={key: errors.correction(self._settings) for key, errors in self._state.errors.items()},
+            bias={key: self._correction(key) for key in self._state.errors},
             shared={
                 horizon_s: (min(max(sides.low, least), most), min(max(sides.high, least), most))
                 for horizon_s, sides in self._state.shared.items()
@@ -283,6 +288,7 @@ class Calibration:
             "shared": [[horizon_s, sides.low, sides.high] for horizon_s, sides in sorted(state.shared.items())],
             "own": [[*key, sides.low, sides.high] for key, sides in sorted(state.own.items())],
             "errors": [[*key, e.weight, e.total, e.total2] for key, e in sorted(state.errors.items())],
+            "remainders": [[*key, e.weight, e.total, e.total2] for key, e in sorted(state.remainders.items())],
         }
 
     @classmethod
@@ -294,7 +300,10 @@ class Calibration:
         calibration._state = _State(
             shared={float(horizon_s): _Sides(low, high) for horizon_s, low, high in state["shared"]},
             own={(metric, q, float(h)): _Sides(low, high) for metric, q, h, low, high in state["own"]},
-            errors={(metric, q, float(h)): _Errors(*sums) for metric, q, h, *sums in state["errors"]},
+            errors={(metric, q, float(h)): ProvenMean(*sums) for metric, q, h, *sums in state["errors"]},
+            remainders={  # older snapshots have none
+                (metric, q): ProvenMean(*sums) for metric, q, *sums in state.get("remainders", [])
+            },
             last_us={float(horizon_s): at_us for horizon_s, at_us in state["last_us"]},
             rounds=state["rounds"],
         )

@@ -18,7 +18,7 @@ from schemas.requests import RequestFinished
 from schemas.slos import Metric
 from schemas.steps import Step
 from twin.attribution import Attribution, StepEvidence, TrafficEvidence, attribute
-from twin.bias import RoleSteps
+from twin.bias import NO_FACTORS, Factors, RoleSteps
 from twin.cost.block import StepBlock
 from twin.cost.noise import StepNoise
 from twin.ends.finished_log import FinishedLog
@@ -27,6 +27,7 @@ from twin.engine.types import CarriedRequest, EngineState
 from twin.job import EngineSetup, SimulationJob
 from twin.metrics import METRICS, QUANTILES, IntArray, Latencies, latencies, quantile
 from twin.replicate import noise_of
+from twin.scoring import closes_us
 from twin.traffic.draw import Arrivals
 from twin.traffic.streams import Streams
 from twin.window_job import WindowJob
@@ -58,6 +59,12 @@ class ClosedWindow:
     mean_osl_tokens: float
     prefill_ratio: float
     cause: Attribution | None = None
+    cost_factors: Factors = NO_FACTORS
+
+    @property
+    def closed_us(self) -> int:
+        """Event time of the closing."""
+        return closes_us(self.as_of_us, self.window_s)
 
     @property
     def members(self) -> int:
@@ -105,6 +112,7 @@ def replay(job: WindowJob) -> ClosedWindow | None:
         mean_isl_tokens=float(came.arrivals.isl_tokens[: came.members].mean()),
         mean_osl_tokens=float(came.arrivals.osl_tokens[: came.members].mean()),
         prefill_ratio=job.steps.prefill_ratio,
+        cost_factors=job.cost_factors,
     )
     if job.forecast is None:
         return window

@@ -7,55 +7,29 @@ after `as_of` changes no forecast made at it; a restored core goes on as the fir
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, Self
-
-import msgspec
 
 from schemas.changes import Change, Phase
 from schemas.forecasts import Forecast
-from schemas.lineage import Lineage, Offset
+from schemas.lineage import Offset
 from schemas.requests import RequestFinished
 from schemas.state import Snapshot
-from schemas.topics import ACTIONS, ALERTS, FORECASTS, SCORES
+from schemas.topics import ALERTS
 from twin.accounting import Accounts
-from twin.advise.advisor import Advisor
-from twin.baselines import Baselines
-from twin.calibration import Calibration
 from twin.clock import Position, Unit
-from twin.credibility import Authority, Standing, assess, margin_ratio
+from twin.core_parts import FORMAT_VERSION, Parts, SnapshotError, check, digest
+from twin.core_tick import Pending, close_windows, footing_at, job_at, judge, on_steps, pending_at, publish
+from twin.credibility import Authority
 from twin.deployment import DeploymentState
-from twin.drift import DriftAlerts
 from twin.effects import Effect, Emit, Refuse, Simulate
-from twin.engine_room import costs_hash
 from twin.forecasting import Footing, assemble
 from twin.intake import Intake, Message
-from twin.job import SimulationJob, SimulationResult, Trials
-from twin.metrics import CLOSES_AFTER_S, METRICS, QUANTILES
-from twin.risk import RiskAlerts
-from twin.scoring import SkillLedger, closes_us, score
-from twin.settings import TWINCAST_VERSION, CoreSettings
-from twin.traffic.plan import TrafficPlan
-from twin.windows import OpenWindows
+from twin.job import SimulationJob, SimulationResult
+from twin.replay_calibration import ReplayCalibration
+from twin.scoring import SkillLedger
+from twin.settings import CoreSettings
 
-FORMAT_VERSION = 1
-_WANTED = [(metric, quantile) for metric in METRICS for quantile in QUANTILES]
-
-
-class SnapshotError(Exception):
-    """A snapshot that cannot be taken over: corrupt, or of a newer program."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A tick whose results are on their way, with everything a forecast needs as it stood at `as_of`."""
-
-    job: SimulationJob
-    footing: Footing
-    baselines: dict[float, Baselines]
-    coarse_done: bool = False
-    early_fine: SimulationResult | None = None
+__all__ = ["Core", "SnapshotError"]
 
 
 class Core:
@@ -72,20 +46,33 @@ class Core:
     def __init__(self, deployment: str, settings: CoreSettings) -> None:
         self.deployment = deployment
         self.settings = settings
-        self.state = DeploymentState(settings.horizons_s[-1] + CLOSES_AFTER_S + 2 * settings.period_s, settings.slos)
-        self.ledger = SkillLedger()
-        self.authority = Authority()
+        self._parts = Parts(deployment, settings)
         self.ticks = 0
         self._intake = Intake(settings.sources)
-        self._calibration = Calibration()
-        self._drift = DriftAlerts(deployment, settings.drift_detectors)
-        self._risk = RiskAlerts(deployment)
-        self._advisor = Advisor(settings.policy)
-        self._windows = OpenWindows()
         self._applied: dict[tuple[str, int], int] = {}
         self._next_tick_us: int | None = None
-        self._pending: _Pending | None = None
+        self._pending: Pending | None = None
         self._held = False
+
+    @property
+    def state(self) -> DeploymentState:
+        """What was folded of the records."""
+        return self._parts.state
+
+    @property
+    def ledger(self) -> SkillLedger:
+        """The account of its scores."""
+        return self._parts.ledger
+
+    @property
+    def authority(self) -> Authority:
+        """What its forecasts may be used for."""
+        return self._parts.authority
+
+    @property
+    def replays(self) -> ReplayCalibration:
+        """What replays of closed windows taught."""
+        return self._parts.replays
 
     @property
     def accounts(self) -> Accounts:
@@ -130,7 +117,7 @@ class Core:
         if result.phase == "fine" and not pending.coarse_done:
             pending.early_fine = result
             return []
-        effects = self._publish(pending, result)
+        effects = publish(self._parts, pending, result)
         if result.phase == "coarse":
             pending.coarse_done = True
             return effects + (self.on_simulated(pending.early_fine) if pending.early_fine else [])
@@ -161,8 +148,8 @@ class Core:
     def prospect(self) -> tuple[SimulationJob, Footing] | None:
         """What a forecast made now, beside the ticks, would need; None before there is traffic. Changes nothing."""
         as_of_us = min(self.watermark_us, self._next_tick_us or self.watermark_us)
-        footing = self._footing(as_of_us)
-        job = self._job(as_of_us, footing)
+        footing = footing_at(self._parts, as_of_us, self._applied)
+        job = job_at(self._parts, as_of_us, footing)
         return None if job is None else (job, footing)
 
     def hold(self) -> None:
@@ -199,161 +186,41 @@ class Core:
         return ((at_us - offset_us) // period_us + 1) * period_us + offset_us
 
     def _apply_until(self, until_us: int) -> list[Effect]:
-        alerts = []
+        parts = self._parts
+        effects: list[Effect] = []
         for item in self._intake.release(until_us):
             position = item.position
             self._applied[position.topic, position.partition] = position.offset + 1
-            for block in self.state.apply(item):
-                alerts += self._drift.on_steps(block.engine, block.block, block.learned)
+            effects += on_steps(parts, parts.state.apply(item))
             if isinstance(item, Unit) and isinstance(item.record, RequestFinished):
-                alerts += self._drift.on_finished(item.record)
+                parts.replays.tapes.on_finished(item.record)
+                effects += [Emit(ALERTS, self.deployment, alert) for alert in parts.drift.on_finished(item.record)]
             elif isinstance(item, Unit) and isinstance(item.record, Change):
-                self._advisor.on_change(item.record)
-        return [Emit(ALERTS, self.deployment, alert) for alert in alerts]
-
-    def _tick(self, as_of_us: int) -> list[Effect]:
-        self.ticks += 1
-        alerts = []
-        for block in self.state.learn(as_of_us):
-            alerts += self._drift.on_steps(block.engine, block.block, block.learned)
-        effects: list[Effect] = [Emit(ALERTS, self.deployment, alert) for alert in alerts]
-        effects += self._close_windows(as_of_us)
-        self._judge(as_of_us)
-        self.state.observed.forget_before(as_of_us)
-        footing = self._footing(as_of_us)
-        job = self._job(as_of_us, footing)
-        if job is None:
-            return effects
-        self._pending = _Pending(
-            job=job,
-            footing=footing,
-            baselines={h: self.state.baselines.at(as_of_us, h, _WANTED) for h in self.settings.horizons_s},
-        )
-        return [*effects, Simulate(job), Simulate(job.at_phase("fine"))]
-
-    def _close_windows(self, as_of_us: int) -> list[Effect]:
-        effects: list[Effect] = []
-        for window in self._windows.closed_by(as_of_us):
-            due_us = closes_us(window.forecast.as_of_us, window.horizon_s)
-            end_us = due_us - round(CLOSES_AFTER_S * 1e6)
-            scored = score(
-                window.forecast,
-                window.horizon_s,
-                self.state.observed.members(due_us),
-                window.baselines,
-                intervened=self.state.changed_within(window.forecast.as_of_us, end_us),
-                saturated_ratio=self.state.saturation.ratio(window.forecast.as_of_us, end_us),
-            )
-            effects.append(Emit(SCORES, self.deployment, scored))
-            if window.forecast.phase == "fine":
-                self.ledger.add(scored)
-                self._calibration.on_score(scored)
-                self.authority.on_score(scored)
-                effects += [Emit(ALERTS, self.deployment, alert) for alert in self._drift.on_score(scored)]
+                parts.advisor.on_change(item.record)
         return effects
 
-    def _judge(self, as_of_us: int) -> None:
-        self.authority.on_inputs(as_of_us, self.state.input_level, self.state.steps_learned)
-        prints = [repr(r.config.fingerprint) for _, r in sorted(self.state.rooms.items()) if r.config is not None]
-        self.authority.on_fingerprint(as_of_us, sha256(";".join(prints).encode()).hexdigest())
-        self.authority.on_drift(as_of_us, "cost", bool(self._drift.drifting))
-
-    def _trials(self, as_of_us: int, plan: TrafficPlan, footing: Footing) -> Trials | None:
-        self._advisor.on_traffic(as_of_us, self.state.traffic.arrivals, plan.rate, self.state.start_s)
-        if not self.state.slos:
-            return None
-        widen = margin_ratio(footing.standing)
-        return self._advisor.trials(self.state.start_s, footing.credibility.level, widen)
-
-    def _job(self, as_of_us: int, footing: Footing) -> SimulationJob | None:
-        plan = self.state.plan(as_of_us)
-        engines = () if plan is None else self.state.setups(as_of_us, plan)
-        if plan is None or not engines:
-            return None
-        return SimulationJob(
-            deployment=self.deployment,
-            as_of_us=as_of_us,
-            tick=as_of_us // self.settings.period_us,
-            phase="coarse",
-            engines=engines,
-            traffic=plan,
-            root_seed=self.settings.root_seed,
-            routing=self.settings.routing,
-            overheads=self.state.frontend(),
-            slos=self.state.slos,
-            horizons_s=self.settings.horizons_s,
-            coarse_replications=self.settings.coarse_replications,
-            fine_replications=self.settings.fine_replications,
-            scenarios=self.settings.scenarios,
-            with_insight=self.settings.insight,
-            trials=self._trials(as_of_us, plan, footing),
-        )
-
-    def _footing(self, as_of_us: int) -> Footing:
-        lookback_us = as_of_us - round(60e6)
-        skill = self.ledger.skill()
-        standing = Standing(
-            input_level=self.state.input_level,
-            steps=self.state.steps_learned,
-            scored_rounds=self.authority.rounds,
-            saturated_ratio=self.state.saturation.ratio(lookback_us, as_of_us),
-            stale_s=max(as_of_us - self.state.newest_us, 0) / 1e6,
-            drifting=self._drift.drifting,
-            skill=skill,
-            assumed_limits=self.state.assumed_limits,
-            transfer_ratio=self.state.transfers.latency_ratio,
-        )
-        return Footing(
-            standing=standing,
-            authority=self.authority.level,
-            credibility=assess(standing),
-            calibration=self._calibration.freeze(),
-            period_s=self.settings.period_s,
-            lineage=Lineage(
-                twincast_version=TWINCAST_VERSION,
-                settings_hash=self.settings.digest,
-                costs_hash=costs_hash([room for _, room in sorted(self.state.rooms.items())]),
-                seed=self.settings.root_seed,
-                replications=0,
-                engine="",
-                offsets=self._applied_offsets(),
-                steps_learned=self.state.steps_learned,
-            ),
-        )
-
-    def _applied_offsets(self) -> tuple[Offset, ...]:
-        return tuple(
-            Offset(topic=topic, partition=partition, next_offset=offset)
-            for (topic, partition), offset in sorted(self._applied.items())
-        )
-
-    def _publish(self, pending: _Pending, result: SimulationResult) -> list[Effect]:
-        forecast: Forecast = assemble(pending.job.at_phase(result.phase), result, pending.footing)
-        effects: list[Effect] = [Emit(FORECASTS, self.deployment, forecast)]
-        if result.phase == "fine":
-            effects += [Emit(ALERTS, self.deployment, alert) for alert in self._risk.on_forecast(forecast)]
-        for horizon_s, baselines in pending.baselines.items():
-            self._windows.open(forecast, horizon_s, baselines)
-        told = self._advisor.on_result(forecast, pending.job, result, self.settings.period_s)
-        return effects + [Emit(ACTIONS, self.deployment, each) for each in told]
+    def _tick(self, as_of_us: int) -> list[Effect]:
+        parts = self._parts
+        self.ticks += 1
+        effects = on_steps(parts, parts.state.learn(as_of_us))
+        effects += close_windows(parts, as_of_us)
+        judge(parts, as_of_us)
+        parts.state.observed.forget_before(as_of_us)
+        self._pending = pending_at(parts, as_of_us, footing_at(parts, as_of_us, self._applied))
+        if self._pending is None:
+            return effects
+        return [*effects, Simulate(self._pending.at_phase("coarse")), Simulate(self._pending.at_phase("fine"))]
 
     def state_hash(self) -> str:
         """Digest of the state without counters and offsets: equal with and without kills, restarts and duplicates."""
         plain = self._plain()
         del plain["intake"]["accounts"]
-        return sha256(msgspec.json.encode(plain)).hexdigest()
+        return digest(plain)
 
     def _plain(self) -> dict[str, Any]:
         return {
             "intake": self._intake.snapshot(),
-            "state": self.state.snapshot(),
-            "ledger": self.ledger.snapshot(),
-            "authority": self.authority.snapshot(),
-            "calibration": self._calibration.snapshot(),
-            "drift": self._drift.snapshot(),
-            "risk": self._risk.snapshot(),
-            "advisor": self._advisor.snapshot(),
-            "windows": self._windows.snapshot(),
+            **self._parts.plain(),
             "applied": [[topic, partition, offset] for (topic, partition), offset in sorted(self._applied.items())],
             "ticks": self.ticks,
             "next_tick_us": self._next_tick_us,
@@ -370,7 +237,7 @@ class Core:
             deployment=self.deployment,
             at_us=max(self._intake.clock.watermark_us, 10**15),
             format_version=FORMAT_VERSION,
-            sha256=_digest(plain),
+            sha256=digest(plain),
             offsets=self._intake.offsets(),
             state=plain,
         )
@@ -378,7 +245,7 @@ class Core:
     @classmethod
     def restore(cls, snapshot: Snapshot, settings: CoreSettings) -> Self:
         """The core of a snapshot. Raises SnapshotError if it is corrupt or of another format."""
-        _check(snapshot)
+        check(snapshot)
         core = cls(snapshot.deployment, settings)
         core._restore(snapshot.state, snapshot.offsets)
         return core
@@ -388,35 +255,12 @@ class Core:
 
         Authority is not taken over; it is earned anew. Raises SnapshotError like `restore`.
         """
-        _check(earlier)
-        self.state.adopt(earlier.state["state"])
-        self._calibration = Calibration.restore(earlier.state["calibration"])
+        check(earlier)
+        self._parts.adopt(earlier.state)
 
     def _restore(self, data: Mapping[str, Any], offsets: tuple[Offset, ...]) -> None:
         self._intake.restore(data["intake"], offsets)
-        self.state.restore(data["state"])
-        self.ledger = SkillLedger.restore(data["ledger"])
-        self.authority = Authority.restore(data["authority"])
-        self._calibration = Calibration.restore(data["calibration"])
-        self._drift = DriftAlerts.restore(data["drift"], self.settings.drift_detectors)
-        self._risk = RiskAlerts.restore(data["risk"])
-        if "advisor" in data:  # older snapshots have none
-            self._advisor = Advisor.restore(data["advisor"], self.settings.policy)
-        self._windows = OpenWindows.restore(data["windows"])
+        self._parts.restore(data)
         self._applied = {(topic, partition): offset for topic, partition, offset in data["applied"]}
         self.ticks = data["ticks"]
         self._next_tick_us = data["next_tick_us"]
-
-
-def _check(snapshot: Snapshot) -> None:
-    if snapshot.format_version != FORMAT_VERSION:
-        raise SnapshotError(
-            f"snapshot of {snapshot.deployment} has format {snapshot.format_version}, this program reads "
-            f"{FORMAT_VERSION}; update the program, or start without state"
-        )
-    if _digest(snapshot.state) != snapshot.sha256:
-        raise SnapshotError(f"snapshot of {snapshot.deployment} is corrupt: its digest differs; use an older one")
-
-
-def _digest(state: Mapping[str, Any]) -> str:
-    return sha256(msgspec.json.encode(state)).hexdigest()

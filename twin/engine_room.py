@@ -15,6 +15,7 @@ import numpy as np
 from schemas.engines import EngineConfig
 from schemas.requests import RequestFinished
 from schemas.steps import EngineStats, Step
+from twin.bias import NO_FACTORS, Factors
 from twin.cost.block import StepBlock
 from twin.cost.frozen import FrozenStepCost, RoleCost
 from twin.cost.model import Learned, StepCostModel
@@ -247,9 +248,9 @@ def _cost(data: dict[str, Any]) -> FrozenStepCost:
     )
 
 
-def costs_hash(rooms: list[EngineRoom]) -> str:
-    """16 hex digits of blake2b over all learned costs as they would be frozen now."""
-    digest = blake2b(digest_size=8)
+def costs_hash(rooms: list[EngineRoom], factors: Factors = NO_FACTORS) -> str:
+    """16 hex digits of blake2b over all learned costs as they would be frozen now, and their factors."""
+    digest = blake2b(b"" if factors == NO_FACTORS else repr(factors).encode(), digest_size=8)
     for room in rooms:
         config = room.limits
         if config is not None:

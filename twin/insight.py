@@ -11,6 +11,7 @@ import numpy as np
 
 from schemas.forecasts import Bottleneck, EnginesResponse, Estimate
 from twin.advise.trials import surface, tried
+from twin.closed_window import replay
 from twin.job import Insight, SimulationJob, SimulationResult, Tried
 from twin.simulate import run
 from twin.sweep import ceiling_requests_per_s
@@ -21,11 +22,17 @@ CEILING_SPAN_S = 90.0
 
 
 def run_with_insight(job: SimulationJob) -> SimulationResult:
-    """`run`, the actions that the job asks to try, and the insight if it asks for that and is fine."""
-    result = replace(run(job), tried=tried(job))
+    """`run`, the actions that the job asks to try, the closed window that it gives, and the insight if it asks for that
+    and is fine."""
+    result = replace(run_with_window(job), tried=tried(job))
     if not job.with_insight or job.phase != "fine" or not job.traffic.sources.requests:
         return result
     return replace(result, insight=insight(job, result.tried))
+
+
+def run_with_window(job: SimulationJob) -> SimulationResult:
+    """`run`, and the closed window that the job gives to replay."""
+    return replace(run(job), window=None if job.window is None else replay(job.window))
 
 
 def insight(job: SimulationJob, found_trials: tuple[Tried, ...] = ()) -> Insight:

@@ -6,6 +6,7 @@ first replications of a longer job are those of a shorter one.
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +24,10 @@ from twin.metrics import CLOSES_AFTER_S, METRICS, QUANTILES, BoolArray, FloatArr
 from twin.traffic.plan import TrafficPlan
 from twin.traffic.scenarios import BASELINE, Scenario
 from twin.traffic.streams import Streams
+
+if TYPE_CHECKING:
+    from twin.closed_window import ClosedWindow
+    from twin.window_job import WindowJob
 
 DEFAULT_HORIZONS_S = (30.0, 60.0, 120.0)
 
@@ -119,7 +124,7 @@ class Trials:
 
 @dataclass(frozen=True, slots=True)
 class SimulationJob:
-    """One forecast to compute.
+    """One forecast to compute, and with it, if `window` is given, a closed window to replay.
 
     Simulated arrivals go on for `arrivals_beyond_s` after the longest horizon, so that its last members meet company;
     a horizon's window closes `closes_after_s` after its end, and what is unfinished then is +inf. `routing` is a policy
@@ -151,6 +156,7 @@ class SimulationJob:
     share: tuple[int, int] = (0, 1)
     members_from_s: float = 0.0
     trials: Trials | None = None
+    window: "WindowJob | None" = None
 
     def __post_init__(self) -> None:
         if not self.engines:
@@ -310,7 +316,7 @@ class Tried:
 class SimulationResult:
     """All scenarios of a job. `engine` says what ran, `fallback` why it was not the kernel (empty: it was).
 
-    `tried` holds the actions that the job asked to try.
+    `tried` holds the actions that the job asked to try, `window` the closed window that it gave to replay.
     """
 
     deployment: str
@@ -326,6 +332,7 @@ class SimulationResult:
     fallback: str = ""
     insight: Insight = Insight()
     tried: tuple[Tried, ...] = ()
+    window: "ClosedWindow | None" = None
 
     def scenario(self, name: str = BASELINE.name) -> ScenarioResult:
         """One scenario. Raises ValueError for one that was not asked for."""

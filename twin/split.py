@@ -16,7 +16,7 @@ def split(job: SimulationJob, parts: int) -> list[SimulationJob]:
 
     Of every scenario each share has some; who has one more than the others changes from scenario to scenario.
 
-    Insight and trials are left to the first share: they are not a matter of these replications.
+    Insight, trials and a closed window are left to the first share: they are not a matter of these replications.
     """
     if parts < 1:
         raise ValueError(f"a job is split into at least one part, got {parts}")
@@ -27,6 +27,7 @@ def split(job: SimulationJob, parts: int) -> list[SimulationJob]:
             share=(part, count),
             with_insight=job.with_insight and not part,
             trials=None if part else job.trials,
+            window=None if part else job.window,
         )
         for part in range(count)
     ]

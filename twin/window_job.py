@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from schemas.forecasts import HorizonForecast
 from schemas.requests import RequestFinished
+from twin.bias import NO_FACTORS, Factors
 from twin.job import EngineSetup, FrontendOverheads, SimulationJob
-from twin.metrics import CLOSES_AFTER_S, IntArray
+from twin.metrics import IntArray
+from twin.scoring import closes_us
 from twin.traffic.plan import TrafficPlan
 from twin.window_steps import WindowSteps
 
-US_PER_S = 1_000_000
 REPLICATIONS = 8
 """Draws of noise; its mean over them is what the twin expects of the window's requests."""
 
@@ -25,6 +26,7 @@ class WindowJob:
     inside. `requests` hold at least all that were inside at `as_of` or arrived until the closing; `steps` the sums of
     the window's. `forecast` is the one made at `as_of`, of this horizon (None: no cause is asked for), and
     `expected_isl_tokens` and `_osl_tokens` what a request was expected to hold on the mean (None: unknown).
+    `cost_factors` are those that the costs hold beside what was learned.
     """
 
     deployment: str
@@ -41,6 +43,7 @@ class WindowJob:
     expected_isl_tokens: float | None = None
     expected_osl_tokens: float | None = None
     replications: int = REPLICATIONS
+    cost_factors: Factors = NO_FACTORS
 
     @classmethod
     def of(
@@ -73,7 +76,7 @@ class WindowJob:
     @property
     def closes_us(self) -> int:
         """Event time of the closing; what has not finished then never does."""
-        return self.as_of_us + round((self.window_s + CLOSES_AFTER_S) * US_PER_S)
+        return closes_us(self.as_of_us, self.window_s)
 
 
 def expected_tokens(traffic: TrafficPlan) -> tuple[float | None, float | None]:

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from twin.attribution import ROLES, StepEvidence, step_evidence
-from twin.bias import RoleSteps
+from twin.attribution import StepEvidence, step_evidence
+from twin.bias import ROLES, RoleSteps, scaled
 from twin.cost.block import StepBlock
 from twin.cost.frozen import FrozenStepCost
 from twin.cost.shape import Role
@@ -84,11 +84,7 @@ class WindowSteps:
         found = {
             role: _level(row) if row[_STEPS] >= ENOUGH_STEPS else whole for role, row in zip(ROLES, sums, strict=True)
         }
-        return FrozenStepCost(
-            prefill=cost.prefill.scaled(found[Role.PREFILL]),
-            decode=cost.decode.scaled(found[Role.DECODE]),
-            mixed=cost.mixed.scaled(found[Role.MIXED]),
-        )
+        return scaled(cost, (found[Role.PREFILL], found[Role.DECODE], found[Role.MIXED]))
 
     def evidence(self) -> StepEvidence | None:
         """What the steps of all engines say of the costs; None without a step."""

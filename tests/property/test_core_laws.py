@@ -20,15 +20,18 @@ from schemas.changes import Change, Tick
 from schemas.codec import Decoded, encode
 from schemas.engines import EngineConfig
 from schemas.requests import RequestArrived, RequestFinished
+from schemas.scores import Replay, Score
 from schemas.slos import SloTarget
 from schemas.steps import EngineStats, StepBatch
 from schemas.topics import ACTIONS, CHANGES, ENGINES, FORECASTS, REQUESTS, SCORES, STEPS, TICKS, Topic
 from twin.advise.policy import Policy
+from twin.closed_window import replay
 from twin.core import Core, SnapshotError
 from twin.effects import Effect, Emit, Simulate
 from twin.intake import Message
 from twin.job import Curves, HorizonResult, ScenarioResult, SimulationJob, SimulationResult, Tried
 from twin.settings import CoreSettings
+from twin.window_steps import WindowSteps
 
 SETTINGS = CoreSettings(
     period_s=5.0,
@@ -49,11 +52,13 @@ def plain(value: Any) -> str:
         return f"{type(value).__name__}({','.join(plain(getattr(value, f.name)) for f in dataclasses.fields(value))})"
     if isinstance(value, tuple | list):
         return f"[{','.join(plain(item) for item in value)}]"
-    return repr(value)
+    if isinstance(value, frozenset):
+        return plain(sorted(value))
+    return repr(value.snapshot() if isinstance(value, WindowSteps) else value)
 
 
 def digest_simulation(job: SimulationJob) -> SimulationResult:
-    """Numbers drawn from a digest of everything the job holds."""
+    """Numbers drawn from a digest of everything the job holds; a closed window is really replayed."""
     seed = int.from_bytes(blake2b(plain(job.at_phase("coarse")).encode(), digest_size=8).digest(), "big")
     rng = np.random.default_rng(seed)
     n = job.replications
@@ -108,6 +113,7 @@ def digest_simulation(job: SimulationJob) -> SimulationResult:
         simulated_requests=n,
         engine="kernel",
         tried=() if job.trials is None else tried(),
+        window=None if job.window is None else replay(job.window),
     )
 
 
@@ -191,9 +197,25 @@ def test_it_forecasts_coarse_then_fine_and_scores_closed_windows(undisturbed: tu
     phases = [effect.record.phase for effect in emitted if effect.topic is FORECASTS]
     assert phases == ["coarse", "fine"] * (len(phases) // 2)
     assert len(phases) >= 2 * (SECONDS // SETTINGS.period_s - 1)
-    scores = [effect.record for effect in emitted if effect.topic is SCORES]
+    scores = [effect.record for effect in emitted if isinstance(effect.record, Score)]
     assert {score.horizon_s for score in scores} == {10.0, 20.0}
     assert any(cell.persistence_loss_s is not None for score in scores for cell in score.cells)
+
+
+def test_closed_windows_are_replayed_one_after_the_other(undisturbed: tuple[Core, list[Emit]]) -> None:
+    records = [effect.record for effect in undisturbed[1]]
+    told = [record for record in records if isinstance(record, Replay)]
+    assert len(told) >= 2
+    assert all(later.as_of_us - one.as_of_us == 20_000_000 for one, later in itertools.pairwise(told))
+    fine = {as_of_us for as_of_us, phase in forecasts_by_as_of(undisturbed[1]) if phase == "fine"}
+    scores = {(r.as_of_us, r.horizon_s): r for r in records if isinstance(r, Score) and r.phase == "fine"}
+    for replayed in told:
+        assert replayed.as_of_us in fine
+        assert replayed.cause is not None
+        scored = scores[replayed.as_of_us, replayed.window_s]
+        assert replayed.members == scored.members
+        seen = {(cell.metric, cell.quantile): cell.observed_s for cell in scored.cells}
+        assert {(cell.metric, cell.quantile): cell.observed_s for cell in replayed.cells} == pytest.approx(seen)
 
 
 def test_actions_are_proposed_and_withdrawn_in_pace_with_forecasts(undisturbed: tuple[Core, list[Emit]]) -> None:
@@ -221,9 +243,10 @@ def test_staggered_ticks_come_a_period_apart_where_the_name_says() -> None:
     assert {later - at for at, later in itertools.pairwise(as_of_us)} == {settings.period_us}
 
 
-def test_a_core_restores_a_snapshot_of_before_there_were_actions(undisturbed: tuple[Core, list[Emit]]) -> None:
+@pytest.mark.parametrize("part", ["advisor", "replays"])
+def test_a_core_restores_a_snapshot_of_before_there_was_a_part(part: str, undisturbed: tuple[Core, list[Emit]]) -> None:
     old = undisturbed[0].snapshot()
-    state = {name: part for name, part in old.state.items() if name != "advisor"}
+    state = {name: value for name, value in old.state.items() if name != part}
     digest = sha256(msgspec.json.encode(state)).hexdigest()
     core = Core.restore(msgspec.structs.replace(old, state=state, sha256=digest), SETTINGS)
     assert core.ticks == undisturbed[0].ticks
@@ -317,7 +340,7 @@ def test_a_change_in_the_window_marks_its_scores_intervened() -> None:
     change = Change(deployment="d", at_us=START_US + 30_500_000, kind="scale", engines_after=2)
     records = sorted([*RECORDS, change], key=lambda r: r.steps[-1].at_us if isinstance(r, StepBatch) else r.at_us)
     _, emitted = drive(Core("d", SETTINGS), messages_of([*records, STREAM[-1].decoded.record]))  # type: ignore[union-attr]
-    scores = [effect.record for effect in emitted if effect.topic is SCORES]
+    scores = [effect.record for effect in emitted if isinstance(effect.record, Score)]
     held = {score.as_of_us: score.as_of_us < change.at_us <= score.as_of_us + score.horizon_s * 1e6 for score in scores}
     assert any(held.values())
     for score in scores:

@@ -41,7 +41,7 @@ from schemas.changes import Skipped
 from schemas.codec import decode, encode
 from schemas.forecasts import Forecast
 from schemas.topics import ALERTS, FORECASTS, OUTPUTS, SCORES, STATE, TICKS, TOPICS
-from twin.simulate import run as simulate
+from twin.insight import run_with_window as simulate
 
 CONFIG = """[forecast]
 coarse_replications = 1

@@ -21,6 +21,7 @@ from pipelines.watch import json_line, plain_line
 from schemas.alerts import Alert
 from schemas.codec import decode, encode
 from schemas.requests import RequestFinished
+from schemas.scores import Score
 from schemas.topics import ALERTS, DLQ, FORECASTS, REQUESTS, SCORES
 from twin.settings import CoreSettings
 from twin.traffic.scenarios import BASELINE
@@ -56,7 +57,8 @@ def board(messages: list[Outgoing]) -> Board:
 def test_the_board_counts_what_the_log_holds(board: Board, messages: list[Outgoing]) -> None:
     assert board.deployment == "d"
     assert board.forecasts_made == sum(message.topic == FORECASTS.name for message in messages)
-    fine = [s for m in messages if m.topic == SCORES.name and (s := decode(m.topic, m.value).record).phase == "fine"]
+    told = [decode(message.topic, message.value).record for message in messages if message.topic == SCORES.name]
+    fine = [score for score in told if isinstance(score, Score) and score.phase == "fine"]
     assert board.coverage.windows == len(fine)
     assert board.coverage.cells == sum(len(score.cells) for score in fine)
     assert board.coverage.covered == sum(cell.covered for score in fine for cell in score.cells)
