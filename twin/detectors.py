@@ -103,7 +103,7 @@ class LevelDetector:
 
     def __init__(self, settings: DetectorSettings) -> None:
         self._settings = settings
-        self._sigmas = settings.wander_sigmas
+        self._sigmas, self._effect_log = settings.wander_sigmas, settings.effect_log
         self._slowest_gain = 1.0 - 0.5 ** (settings.bucket_s / settings.reference_half_life_s)
         self._history: deque[tuple[int, int]] = deque(maxlen=HISTORY_BUCKETS)
         self._recent: deque[int] = deque(maxlen=RECENT_BUCKETS)
@@ -136,7 +136,7 @@ class LevelDetector:
     @property
     def threshold(self) -> float:
         """Deviation that is told: the smallest effect, or more on a stream that wanders much."""
-        return max(self._settings.effect_log, self._sigmas * self.wander)
+        return max(self._effect_log, self._sigmas * math.sqrt(self._wander))
 
     @property
     def confirmed(self) -> bool:
@@ -152,14 +152,15 @@ class LevelDetector:
         """Take the mean log ratio of one bucket. While a change is `told`, reference and wander stand still."""
         units = round(value * PER_UNIT)
         value = units / PER_UNIT
-        self._history_sum += units - (self._history[0][1] if len(self._history) == HISTORY_BUCKETS else 0)
-        self._history.append((at_us, units))
-        self._recent_sum += units - (self._recent[0] if len(self._recent) == RECENT_BUCKETS else 0)
-        self._recent.append(units)
+        history, recent = self._history, self._recent
+        self._history_sum += units - (history[0][1] if len(history) == HISTORY_BUCKETS else 0)
+        history.append((at_us, units))
+        self._recent_sum += units - (recent[0] if len(recent) == RECENT_BUCKETS else 0)
+        recent.append(units)
         if not self.warm:
             self._warm_up(value)
             return
-        scaled = 0.5 + (value - self.reference) / (2.0 * self._settings.effect_log)
+        scaled = 0.5 + (value - self.reference) / (2.0 * self._effect_log)
         self._feed(round(min(max(scaled, 0.0), 1.0), 4))
         self._beyond_buckets = self._beyond_buckets + 1 if self.beyond else 0
         if not told:
@@ -178,7 +179,7 @@ class LevelDetector:
         if self._beyond_buckets:
             return
         self._reference_buckets += 1.0
-        bound = self._settings.effect_log
+        bound = self._effect_log
         move = min(max(value - self.reference, -bound), bound)
         self.reference += max(self._slowest_gain, 1.0 / self._reference_buckets) * move
 
@@ -323,7 +324,7 @@ class TailDetector:
     """
 
     def __init__(self, settings: DetectorSettings) -> None:
-        self._settings = settings
+        self._limit = settings.tail_height
         self.total = 0.0
         self.onset_us = 0
         self._open = [0.0, 0.0, 0.0]
@@ -344,7 +345,7 @@ class TailDetector:
     @property
     def height(self) -> float:
         """The sum in units of its limit: 1 and above is an alarm."""
-        return self.total / self._settings.tail_height
+        return self.total / self._limit
 
     def update(self, at_us: int, exceeded: int, values: int) -> None:
         """Take one bucket: how many of its values exceeded their predicted P99."""
@@ -365,7 +366,7 @@ class TailDetector:
             self._run = [0.0, 0.0]
         self._run = [self._run[0] + exceeded, self._run[1] + values]
         gain = math.log(CHANGED_BAD_SHARE / usual) if bad else math.log((1.0 - CHANGED_BAD_SHARE) / (1.0 - usual))
-        self.total = min(max(self.total + gain, 0.0), 2.0 * self._settings.tail_height)
+        self.total = min(max(self.total + gain, 0.0), 2.0 * self._limit)
 
     def reset(self) -> None:
         """Start anew: something else explains what was seen."""

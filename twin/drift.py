@@ -81,6 +81,7 @@ class DriftMonitor:
         self.level = LevelDetector(settings)
         self.tail = TailDetector(settings)
         self.peak = PeakDetector(settings) if peaks else None
+        self._size_us = round(settings.bucket_s * 1e6)
         self.state: AlertState = "resolved"
         self.onset_us = 0
         self._calm_since_us: int | None = None
@@ -98,8 +99,7 @@ class DriftMonitor:
         """Take values (n,) in order of event time; `observed` and `expected` > 0. Returns the alert's transitions."""
         if not len(at_us):
             return []
-        size_us = round(self.settings.bucket_s * 1e6)
-        starts = np.flatnonzero(np.diff(at_us // size_us, prepend=-1))
+        starts = np.flatnonzero(np.diff(at_us // self._size_us, prepend=-1))
         whole = [np.rint(np.minimum(column, MAX_VALUE) * PER_UNIT).astype(np.int64) for column in (observed, expected)]
         buckets = np.add.reduceat(np.stack([*whole, exceeded, np.ones_like(at_us)]), starts, axis=1)
         told: list[Transition] = []
@@ -114,7 +114,7 @@ class DriftMonitor:
 
     def _add(self, at_us: int, sums: list[int]) -> list[Transition]:
         """Take sums of values of one slot of time, of which the first is of `at_us`."""
-        number = at_us // round(self.settings.bucket_s * 1e6)
+        number = at_us // self._size_us
         told = self._close(at_us) if number != self._number else []
         self._number = number
         self._bucket = list(map(add, self._bucket, sums))
@@ -131,27 +131,30 @@ class DriftMonitor:
             self.level.update(self._bucket_us, ratio_log, told=self.state == "firing")
             if self.peak is not None and self.peak.update(ratio_log):
                 self._peak_us = self._end_us()
-            if abs(self.level.deviation) >= 0.5 * self.level.threshold:
+            strays = abs(self.level.deviation) >= 0.5 * self.level.threshold
+            if strays:
                 self.tail.reset()
             elif self.level.warm:
                 self.tail.update(self._bucket_us, exceeded, values)
-            self._worst = sorted([*self._worst, (ratio_log, self._bucket_us)], reverse=True)[:WORST_BUCKETS]
-            told = self._step(self._end_us())
+            if len(self._worst) < WORST_BUCKETS or (ratio_log, self._bucket_us) > self._worst[-1]:
+                self._worst = sorted([*self._worst, (ratio_log, self._bucket_us)], reverse=True)[:WORST_BUCKETS]
+            told = self._step(self._end_us(), strays)
         self._bucket = [0, 0, 0, 0]
         self._bucket_us = now_us
         return told
 
     def _end_us(self) -> int:
         """End of the slot of time that the last value fell into: nothing is told before it could be known."""
-        size_us = round(self.settings.bucket_s * 1e6)
-        return ((self._number or 0) + 1) * size_us
+        return ((self._number or 0) + 1) * self._size_us
 
-    def _step(self, at_us: int) -> list[Transition]:
+    def _step(self, at_us: int, strays: bool) -> list[Transition]:
+        """Move the alert on; `strays` says that the level is at half of what is told, or beyond."""
         level, tail = self.level, self.tail
-        fires = level.confirmed or tail.height >= 1.0
+        beyond, height = strays and level.beyond, tail.height
+        fires = (beyond and level.confirmed) or height >= 1.0
         peaked = self._peak_us == at_us
-        suspect = level.beyond or peaked
-        self._follow_calm(at_us, abs(level.deviation) < 0.5 * level.threshold and tail.height < 0.5 and not peaked)
+        suspect = beyond or peaked
+        self._follow_calm(at_us, not strays and height < 0.5 and not peaked)
         calm = self._calm_since_us is not None and at_us - self._calm_since_us >= self.settings.calm_s * 1e6
         if calm:
             level.forget_change()
@@ -159,7 +162,7 @@ class DriftMonitor:
             if not (fires or suspect):
                 self._worst = self._worst if not calm else []
                 return []
-            began_us = level.onset_us() if level.beyond else (at_us if peaked else tail.onset_us)
+            began_us = level.onset_us() if beyond else (at_us if peaked else tail.onset_us)
             self.onset_us = max(began_us, self._resolved_us)
             return [self._move("firing" if fires else "suspected", at_us)]
         if self.state == "suspected" and fires:

@@ -34,7 +34,7 @@ _CHUNK_GRID = (16, 64, 256, 1024, 4096)
 _BEFORE_GRID = (0, 2048)
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def expand(shape: FloatArray, features: FloatArray) -> None:
     """Features (WIDTH,) of one shape (5,), in place."""
     features[0] = 1.0
@@ -49,7 +49,7 @@ def expand(shape: FloatArray, features: FloatArray) -> None:
         features[FIRST_SEGMENT + j] = above if j == SEGMENTS - 1 else min(above, SEGMENT_STARTS[j + 1] - start)
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def role_of(shape: FloatArray) -> int:
     """0 prefill, 1 decode, 2 mixed: the rule of `StepShape.role`."""
     if shape[1] == 0.0:
@@ -57,7 +57,7 @@ def role_of(shape: FloatArray) -> int:
     return MIXED if shape[3] > 0.0 else PREFILL
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def stratum_of(shape: FloatArray) -> int:
     """Stratum of like shapes: powers of two of the sequences, powers of four of the prefill tokens."""
     decode_bin = 0
@@ -71,7 +71,7 @@ def stratum_of(shape: FloatArray) -> int:
     return decode_bin * TOKEN_BINS + token_bin
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def add_row(gram: FloatArray, moment: FloatArray, features: FloatArray, weight: float, target: float) -> None:
     """Add one weighted row to a packed upper triangle (PACKED,) and its moment (WIDTH,)."""
     index = 0
@@ -84,7 +84,7 @@ def add_row(gram: FloatArray, moment: FloatArray, features: FloatArray, weight: 
         index += WIDTH - i
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def scale(array: FloatArray, factor: float) -> None:
     """Multiply in place. A loop, for array expressions compile ten times as long."""
     flat = array.ravel()
@@ -92,7 +92,7 @@ def scale(array: FloatArray, factor: float) -> None:
         flat[i] *= factor
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def add_scaled(array: FloatArray, other: FloatArray, factor: float) -> None:
     """Add `factor` times another array of the same shape, in place."""
     flat = array.ravel()
@@ -101,7 +101,7 @@ def add_scaled(array: FloatArray, other: FloatArray, factor: float) -> None:
         flat[i] += factor * other_flat[i]
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def unpack(packed: FloatArray, factor: float, square: FloatArray) -> None:
     """Add `factor` times a packed triangle to a symmetric matrix (WIDTH, WIDTH)."""
     index = 0
@@ -114,7 +114,7 @@ def unpack(packed: FloatArray, factor: float, square: FloatArray) -> None:
             index += 1
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def continue_segments(square: FloatArray, coefficients: FloatArray, rows: float) -> None:
     """Pull each segment's slope towards the one before it, as strongly as `rows` rows at its far end would."""
     seconds = max(coefficients[0], 1e-9)
@@ -128,26 +128,37 @@ def continue_segments(square: FloatArray, coefficients: FloatArray, rows: float)
         square[j - 1, j] -= pull
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def solve(square: FloatArray, moment: FloatArray, coefficients: FloatArray) -> None:
-    """Minimise x'Ax/2 - b'x over x >= 0 by coordinate descent from the given start, in place."""
+    """Minimise x'Ax/2 - b'x over x >= 0 by coordinate descent from the given start, in place.
+
+    The slope b - Ax is kept up to date, so that a coordinate that does not move costs nothing. Loops end at a length,
+    not at WIDTH: a loop of constant length is unrolled and then not vectorised.
+    """
+    width = len(coefficients)
+    slope = moment.copy()
+    inverse = np.zeros(width)
+    for j in range(width):
+        for k in range(width):
+            slope[j] -= square[j, k] * coefficients[k]
+        if square[j, j] > 0.0:
+            inverse[j] = 1.0 / square[j, j]
     for _ in range(SWEEPS):
         largest = 0.0
-        for j in range(WIDTH):
-            if square[j, j] <= 0.0:
+        for j in range(width):
+            move = max(slope[j] * inverse[j], -coefficients[j])
+            if inverse[j] == 0.0 or move == 0.0:
                 continue
-            rest = moment[j]
-            for k in range(WIDTH):
-                rest -= square[j, k] * coefficients[k]
-            value = max(coefficients[j] + rest / square[j, j], 0.0)
-            change = (value - coefficients[j]) ** 2 * square[j, j]
-            coefficients[j] = value
-            largest = max(largest, change)
+            coefficients[j] += move
+            row = square[j]
+            for k in range(width):
+                slope[k] -= row[k] * move
+            largest = max(largest, move * move * square[j, j])
         if largest < 1e-12:
             break
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def predict_rows(shapes: FloatArray, coefficients: FloatArray, seconds: FloatArray) -> None:
     """Seconds (n,) of shapes (n, 5) under coefficients per role (3, WIDTH), in place."""
     features = np.zeros(WIDTH)

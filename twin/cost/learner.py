@@ -120,13 +120,13 @@ def output(rows: int) -> Output:
     )
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def level_of(numbers: FloatArray) -> float:
     """Present level against the shape; 1 before the first step."""
     return numbers[N_LEVEL] / numbers[D_LEVEL] if numbers[D_LEVEL] > 0.0 else 1.0
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def frozen_level_of(numbers: FloatArray) -> float:
     """Level expected over the next minute: half way back from the present one to the slow one, stalls included."""
     if numbers[D_LEVEL] <= 0.0:
@@ -136,7 +136,7 @@ def frozen_level_of(numbers: FloatArray) -> float:
     return float(level * stalls)
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def learn_rows(
     state: State,
     prior: Prior,
@@ -150,7 +150,7 @@ def learn_rows(
     """Learn rows in order, and say per row what was predicted before it and what became of it."""
     features = np.zeros(WIDTH)
     for i in range(len(at_us)):
-        outcome = _gate(state.whole, at_us[i], shapes[i], seconds[i])
+        outcome = _gate(state.whole, at_us[i], shapes, i, seconds[i])
         out.outcome[i] = outcome
         if outcome != ACCEPTED:
             state.refused[outcome] += 1
@@ -165,12 +165,12 @@ def learn_rows(
             _learn_gap(state.numbers, gaps_s[i], seconds[i])
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _gate(whole: IntArray, at_us: int, shape: FloatArray, seconds: float) -> int:
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _gate(whole: IntArray, at_us: int, shapes: FloatArray, row: int, seconds: float) -> int:
     """Number of the reason to refuse a row, or ACCEPTED."""
     finite = np.isfinite(seconds)
     for j in range(5):
-        finite = finite and np.isfinite(shape[j])
+        finite = finite and np.isfinite(shapes[row, j])
     if not finite:
         return 1
     if seconds <= 0.0:
@@ -178,9 +178,9 @@ def _gate(whole: IntArray, at_us: int, shape: FloatArray, seconds: float) -> int
     if seconds > MAX_STEP_S:
         return 4
     for j in range(5):
-        if shape[j] < 0.0 or shape[j] > (MAX_PAIRS if j == 2 else MAX_TOKENS):
+        if shapes[row, j] < 0.0 or shapes[row, j] > (MAX_PAIRS if j == 2 else MAX_TOKENS):
             return 5
-    if shape[1] + shape[3] < 1.0:
+    if shapes[row, 1] + shapes[row, 3] < 1.0:
         return 3
     if whole[LEARNED] > 0 and at_us <= whole[LAST_US]:
         if at_us == whole[LAST_US]:
@@ -191,7 +191,7 @@ def _gate(whole: IntArray, at_us: int, shape: FloatArray, seconds: float) -> int
     return ACCEPTED
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy", inline="always")  # type: ignore[untyped-decorator]
 def _learn_row(
     state: State,
     prior: Prior,
@@ -235,7 +235,7 @@ def _learn_row(
         _make_level_one(state)
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _foresee(state: State, role: int, features: FloatArray, level: float, out: Output, row: int) -> float:
     """Put the prediction of one row into `out`; returns it at level 1."""
     shape_s = 0.0
@@ -248,7 +248,7 @@ def _foresee(state: State, role: int, features: FloatArray, level: float, out: O
     return float(shape_s)
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _move_level(
     state: State,
     settings: FloatArray,
@@ -264,15 +264,16 @@ def _move_level(
     if whole[LEARNED] > WARM_STEPS:
         clipped = min(seconds, LEVEL_CLIP * shape_s * level)
     half_life_s = settings[LEVEL_HALF_LIFE_S]
-    _mix(numbers, N_LEVEL, passed_s / half_life_s, clipped, shape_s)
-    _mix(numbers, N_SLOW, passed_s / (half_life_s * SLOW_FACTOR), clipped, shape_s)
-    _mix(numbers, N_SHORT, passed_s / SHORT_HALF_LIFE_S, clipped, shape_s)
-    _mix(numbers, EXCESS_S, passed_s / (half_life_s * SLOW_FACTOR), seconds, clipped)
+    slow = 0.5 ** (passed_s / (half_life_s * SLOW_FACTOR))
+    short = 0.5 ** (passed_s / SHORT_HALF_LIFE_S)
+    fast = 0.5 ** (passed_s / FAST_HALF_LIFE_S)
+    _mix(numbers, N_LEVEL, 0.5 ** (passed_s / half_life_s), clipped, shape_s)
+    _mix(numbers, N_SLOW, slow, clipped, shape_s)
+    _mix(numbers, N_SHORT, short, clipped, shape_s)
+    _mix(numbers, EXCESS_S, slow, seconds, clipped)
     error = np.log(seconds / (shape_s * level))
-    keep = 0.5 ** (passed_s / FAST_HALF_LIFE_S)
-    numbers[FAST_LOG] = numbers[FAST_LOG] * keep + min(1.0 - keep, MAX_GAIN) * min(max(error, -0.5), 0.5)
-    keep = 0.5 ** (passed_s / SHORT_HALF_LIFE_S)
-    numbers[SHORT_LOG] = numbers[SHORT_LOG] * keep + min(1.0 - keep, MAX_GAIN) * min(max(error, -1.0), 1.0)
+    numbers[FAST_LOG] = numbers[FAST_LOG] * fast + min(1.0 - fast, MAX_GAIN) * min(max(error, -0.5), 0.5)
+    numbers[SHORT_LOG] = numbers[SHORT_LOG] * short + min(1.0 - short, MAX_GAIN) * min(max(error, -1.0), 1.0)
     if abs(numbers[SHORT_LOG]) <= settings[JUMP_LOG]:
         whole[OFF_STEPS] = 0
         return
@@ -291,17 +292,16 @@ def _move_level(
         residuals.forget_window(state.noise)
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _mix(numbers: FloatArray, place: int, half_lives: float, above: float, below: float) -> None:
-    """Decay a ratio of sums at `place` and `place + 1`, never under FLOOR_S, and add to both."""
-    keep = 0.5**half_lives
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _mix(numbers: FloatArray, place: int, keep: float, above: float, below: float) -> None:
+    """Keep this share of a ratio of sums at `place` and `place + 1`, never under FLOOR_S, and add to both."""
     if numbers[place + 1] * keep < FLOOR_S and numbers[place + 1] > 0.0:
         keep = min(FLOOR_S / numbers[place + 1], 1.0)
     numbers[place] = numbers[place] * keep + above
     numbers[place + 1] = numbers[place + 1] * keep + below
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _learn_gap(numbers: FloatArray, gap_s: float, seconds: float) -> None:
     """Mean gap between steps while work waits; the mean, for it is the mean that sums up."""
     keep = 0.5 ** ((gap_s + seconds) / GAP_HALF_LIFE_S)
@@ -309,7 +309,7 @@ def _learn_gap(numbers: FloatArray, gap_s: float, seconds: float) -> None:
     numbers[GAP_WEIGHT] = numbers[GAP_WEIGHT] * keep + 1.0
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _make_level_one(state: State) -> None:
     """Move the level into the shape once it has settled, so that it reads as a ratio from then on."""
     level = level_of(state.numbers)

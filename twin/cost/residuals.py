@@ -65,25 +65,23 @@ def empty() -> Residuals:
     )
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy", inline="always")  # type: ignore[untyped-decorator]
 def account(
     res: Residuals, role: int, at_us: int, seconds: float, shape_s: float, level: float, frozen_level: float
 ) -> None:
     """Enter one step: its duration, its level-free prediction, the level used, and the level a freeze would use."""
     index = int((np.log(seconds / (shape_s * level)) - LOWEST_LOG) / LOG_BIN)
     res.histogram[role, min(max(index, 0), BINS - 1)] += 1.0
-    now = at_us // BIN_US
-    if now != res.bin[0]:
-        if res.bin[0] >= 0:
-            _close_bin(res, max(now - res.bin[0], 1))
-        res.bin[0] = now
-        res.window[W_ACTUAL] = 0.0
-        res.window[W_SHAPE] = 0.0
-        res.window[W_LEVEL] = frozen_level
-        _find_p99(res)
-    res.window[W_ACTUAL] += seconds
-    res.window[W_SHAPE] += shape_s
-    epoch = res.epoch
+    if at_us // BIN_US != res.bin[0]:
+        _open_bin(res, at_us // BIN_US, frozen_level)
+    _add(res.window, res.epoch, seconds, shape_s, level)
+
+
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _add(window: FloatArray, epoch: FloatArray, seconds: float, shape_s: float, level: float) -> None:
+    """Enter one step into the open bin and the open epoch. Takes no `Residuals`: each array that is passed costs."""
+    window[W_ACTUAL] += seconds
+    window[W_SHAPE] += shape_s
     if epoch[E_STEPS] == 0.0:
         epoch[E_ACTUAL] = 0.0
         epoch[E_EXPECTED] = 0.0
@@ -92,10 +90,21 @@ def account(
     epoch[E_STEPS] += 1.0
     if epoch[E_STEPS] >= EPOCH_STEPS:
         _close_epoch(epoch)
-        res.window[W_EPOCHS] += 1.0
+        window[W_EPOCHS] += 1.0
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _open_bin(res: Residuals, now: int, frozen_level: float) -> None:
+    if res.bin[0] >= 0:
+        _close_bin(res, max(now - res.bin[0], 1))
+    res.bin[0] = now
+    res.window[W_ACTUAL] = 0.0
+    res.window[W_SHAPE] = 0.0
+    res.window[W_LEVEL] = frozen_level
+    _find_p99(res)
+
+
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _close_epoch(epoch: FloatArray) -> None:
     error = np.log(epoch[E_ACTUAL] / epoch[E_EXPECTED])
     error = min(max(error, -OUTLIER_LOG), OUTLIER_LOG)
@@ -110,7 +119,7 @@ def _close_epoch(epoch: FloatArray) -> None:
     epoch[E_STEPS] = 0.0
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _close_bin(res: Residuals, passed_bins: int) -> None:
     """Put the open bin into the ring and score the costs frozen at the start of the window that ends with it."""
     window = res.window
@@ -146,7 +155,7 @@ def _close_bin(res: Residuals, passed_bins: int) -> None:
         window[W_WEIGHT] += 1.0 / WINDOW_BINS
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _find_p99(res: Residuals) -> None:
     for role in range(3):
         total = 0.0
@@ -163,7 +172,7 @@ def _find_p99(res: Residuals) -> None:
         res.p99_log[role] = LOWEST_LOG + LOG_BIN * (index + 1.0 - inside)
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def forget_window(res: Residuals) -> None:
     """Start windows and epochs anew after a jump of the level: costs frozen before it are no test of the noise."""
     for i in range(WINDOW_BINS):

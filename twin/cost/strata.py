@@ -17,10 +17,8 @@ from twin.cost.fit import (
     STRATA,
     TOKEN_BINS,
     WIDTH,
-    add_row,
     add_scaled,
     continue_segments,
-    scale,
     solve,
     unpack,
 )
@@ -60,29 +58,42 @@ def empty() -> Strata:
     )
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def keep_of(strata: Strata, stratum: int, now_us: int, half_life_s: float) -> float:
     """Share of a stratum's weight that is left now: by half-life, but never below FLOOR_ROWS."""
     keep = 0.5 ** (max(now_us - strata.touched_us[stratum], 0) * 1e-6 / half_life_s)
     return float(max(keep, min(1.0, FLOOR_ROWS / strata.weight[stratum])))
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def add_to(
     strata: Strata, stratum: int, half_life_s: float, at_us: int, features: FloatArray, weight: float, target: float
 ) -> None:
-    """Let a stratum forget up to now, then add one row of features (WIDTH,)."""
+    """Let a stratum forget up to now, then add one row of features (WIDTH,).
+
+    Places in the tables are written out: a view of a row per step costs more than the sums.
+    """
+    gram, moment = strata.gram, strata.moment
     if strata.weight[stratum] > 0.0:
         keep = keep_of(strata, stratum, at_us, half_life_s)
-        scale(strata.gram[stratum], keep)
-        scale(strata.moment[stratum], keep)
+        for i in range(gram.shape[1]):
+            gram[stratum, i] *= keep
+        for i in range(moment.shape[1]):
+            moment[stratum, i] *= keep
         strata.weight[stratum] *= keep
-    add_row(strata.gram[stratum], strata.moment[stratum], features, weight, target)
+    index = 0
+    for i in range(WIDTH):
+        scaled = weight * features[i]
+        if scaled != 0.0:
+            for j in range(i, len(features)):
+                gram[stratum, index + j - i] += scaled * features[j]
+            moment[stratum, i] += scaled * target
+        index += WIDTH - i
     strata.weight[stratum] += 1.0
     strata.touched_us[stratum] = at_us
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def refit(strata: Strata, prior: Prior, half_life_s: float, now_us: int, joint: FloatArray, roles: FloatArray) -> None:
     """Solve anew, in place: `joint` (WIDTH,) of all roles, then `roles` (3, WIDTH), each drawn towards it."""
     squares = np.zeros((4, WIDTH, WIDTH))
@@ -110,7 +121,7 @@ def refit(strata: Strata, prior: Prior, half_life_s: float, now_us: int, joint: 
         roles[role, 0] = max(roles[role, 0], 1e-3 * joint[0], 1e-9)
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _gather(strata: Strata, half_life_s: float, now_us: int, squares: FloatArray, moments: FloatArray) -> float:
     """Sum the strata as they weigh now, per role and (at ALL) of all; returns the rows behind them."""
     rows = 0.0
@@ -128,7 +139,7 @@ def _gather(strata: Strata, half_life_s: float, now_us: int, squares: FloatArray
     return rows
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _efficiency(prior_roles: FloatArray, squares: FloatArray, moments: FloatArray) -> float:
     """Factor on the prior that fits the rows best; 1 without rows."""
     above = 0.0
@@ -141,7 +152,7 @@ def _efficiency(prior_roles: FloatArray, squares: FloatArray, moments: FloatArra
     return float(above / below) if above > 0.0 and below > 0.0 else 1.0
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _add_prior(square: FloatArray, moment: FloatArray, prior: Prior, role: int, efficiency: float, rows: float) -> None:
     """Add the prior's grid as `rows` rows at its learned efficiency."""
     for i in range(WIDTH):
