@@ -50,6 +50,7 @@ def moment_us(text: str, option: str, start_us: int | None = None, now_us: int |
             return now_us - span_us
         if found[1] != "-" and start_us is not None:
             return start_us + span_us
+        raise ConfigError(_unplaced(text, option, start_us, now_us))
     try:
         if text.strip().isdecimal():
             number = int(text)
@@ -58,6 +59,17 @@ def moment_us(text: str, option: str, start_us: int | None = None, now_us: int |
     except (ValueError, OverflowError):
         raise ConfigError(f"{option} {text!r} is no time; write one such as {EXAMPLES}") from None
     return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * US_PER_S)
+
+
+def _unplaced(text: str, option: str, start_us: int | None, now_us: int | None) -> str:
+    """Which spans an option takes, for one that it does not."""
+    known = [
+        told
+        for told, at_us in (("one such as 90s, from the start", start_us), ("one such as -10m, back from now", now_us))
+        if at_us is not None
+    ]
+    spans = " or ".join(known)
+    return f"{option} {text!r} is no time here, as nothing is known that it counts from; write {spans}, or a time"
 
 
 def until_of(text: str, start_us: int) -> Until:

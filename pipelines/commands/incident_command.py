@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from pipelines.archive.feeds import open_feed
-from pipelines.archive.moments import moment_us
+from pipelines.archive.moments import moment_us, utc
 from pipelines.archive.overrides import Overrides, parse_overrides
 from pipelines.archive.replaying import Plan
 from pipelines.errors import ConfigError
@@ -49,8 +49,11 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         feed = open_feed(args.archive, progress=progress)
     # Whole milliseconds, as the command that the page names has them.
     start_us, end_us = feed.start_us // 1000 * 1000, (feed.end_us // 1000 + 1) * 1000
+    begin_us = moment_us(args.begin, "--from", start_us)
+    if begin_us >= end_us:
+        raise ConfigError(f"--from {args.begin} lies behind the end of {feed.name}, {utc(end_us)}; name a time before")
     question = Question(
-        from_us=moment_us(args.begin, "--from", start_us),
+        from_us=begin_us,
         to_us=end_us if args.end is None else moment_us(args.end, "--to", start_us),
         deployment=args.deployment,
         slos=_targets(args.slo).slos,

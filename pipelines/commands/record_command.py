@@ -35,6 +35,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     now_us = time.time_ns() // 1000
     begin_ms = None if args.begin is None else moment_us(args.begin, "--from", now_us=now_us) // 1000
     end_ms = None if args.end is None else moment_us(args.end, "--to", now_us=now_us) // 1000
+    if begin_ms is not None and end_ms is not None and begin_ms >= end_ms:
+        raise ConfigError(f"--to must lie after --from, got {args.begin} to {args.end}; correct one")
     manifest = asyncio.run(_record(args, settings, begin_ms, end_ms))
     print(msgspec.json.encode(manifest).decode() if args.json else "\n".join(_lines(args.out, manifest)))
     return 0

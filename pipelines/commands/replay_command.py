@@ -51,6 +51,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     if args.json is not None and str(args.json) != "-":
         require_writable(args.json)
     speed, overrides = _speed(args.speed), parse_overrides(args.set)
+    _require_published(args)
     slos = tuple(parse_slo(text) for text in args.slo or ())
     with progress_bar("checking the archive") as progress:
         feed = open_feed(args.archive, slos=slos, progress=progress)
@@ -76,6 +77,19 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     }
     _tell(args.json, account)
     return 0 if compared is None or compared.equal else 1
+
+
+def _require_published(args: argparse.Namespace) -> None:
+    """Options that say how to write onto a log are refused where nothing is written."""
+    given = {
+        "--bootstrap": args.bootstrap,
+        "--namespace": args.namespace,
+        "--keep-header": args.keep_header or None,
+        "--drop-header": args.drop_header or None,
+    }
+    name = next((name for name, value in given.items() if value is not None), None)
+    if name is not None and not args.publish:
+        raise ConfigError(f"{name} is about writing onto a log; add --publish, or leave it out")
 
 
 def _until(text: str, feed: Feed) -> Until:
@@ -118,7 +132,7 @@ def _drain(played: Iterator[Played]) -> str:
 
 
 async def _publish(args: argparse.Namespace, settings: Settings, feed: Feed, played: Iterator[Played]) -> str:
-    namespace = args.namespace or f"replay-{time.time_ns() // 10**9}"
+    namespace = f"replay-{time.time_ns() // 10**9}" if args.namespace is None else args.namespace
     require_namespace(namespace, settings.namespace)
     place = msgspec.structs.replace(find_place(settings, args.bootstrap).place, namespace="")
     label = " ".join(itertools.chain([feed.name, feed.digest[:16]], args.set))

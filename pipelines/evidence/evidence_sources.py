@@ -39,8 +39,14 @@ class ReadWindow:
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a file looks like a Chrome trace. Raises ConfigError if it cannot be read."""
-    return path.is_file() and b'"traceEvents"' in read_all(path)[:HEAD_BYTES]
+    """Whether a file looks like a Chrome trace: by its name for events, or as a list of events with a phase each.
+
+    Raises ConfigError if it cannot be read.
+    """
+    if not path.is_file():
+        return False
+    head = read_all(path)[:HEAD_BYTES]
+    return b'"traceEvents"' in head or (head.lstrip()[:1] == b"[" and b'"ph"' in head)
 
 
 def read_window(path: Path, bounds: str | None = None, deployment: str | None = None) -> ReadWindow:
@@ -156,9 +162,12 @@ def profile_of_steps(window: Window) -> KernelProfile | None:
 
 def trace_notes(path: Path, profile: Profile) -> tuple[str, ...]:
     """What a trace lacks, in words that say what follows from it."""
-    if not profile.device_events:
-        return (f"{path.name} holds no kernels (recorded without CUDA or HIP activity?): it adds no kernel level",)
     found = []
+    if profile.damaged_events:
+        found.append(f"{path.name}: {profile.damaged_events} kernels have times that cannot be and were left out")
+    if not profile.device_events:
+        found.append(f"{path.name} holds no kernels (recorded without CUDA or HIP activity?): it adds no kernel level")
+        return tuple(found)
     if not profile.has_time_base:
         found.append(
             f"{path.name} has no time base: its kernels cannot be placed beside requests and steps, their durations can"

@@ -28,6 +28,9 @@ DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 HOST_CATEGORIES = ("cuda_runtime", "cuda_driver", "hip_runtime")
 ANNOTATIONS = ("user_annotation", "gpu_user_annotation")
 UNKNOWN = "unknown"
+FURTHEST_US = 1e16  # microseconds from the base, three hundred years
+MOST_US = 7 * 24 * 3600e6
+"""Events that last longer, or less than nothing, are damaged."""
 CLOCK_TICK_US = 1.0
 """Stamps of a device are rounded: events that overlap by less do not."""
 
@@ -75,8 +78,8 @@ class Profile:
 
     `class_us` and `class_events` are of the whole trace. `busy_us` is time with at least one event on the device,
     `window_us` from the first event's start to the last one's end. Events of one stream cannot overlap; where they do,
-    `overlapping_events` began before an earlier one of their stream had ended, by `overlap_us` in all. Without a time
-    base times count from an unknown start.
+    `overlapping_events` began before an earlier one of their stream had ended, by `overlap_us` in all. Damaged events
+    on the device, whose times cannot be, are left out. Without a time base times count from an unknown start.
     """
 
     steps: tuple[ProfiledStep, ...]
@@ -91,6 +94,7 @@ class Profile:
     busy_us: float
     overlapping_events: int
     overlap_us: float
+    damaged_events: int
     has_time_base: bool
 
     @property
@@ -116,15 +120,26 @@ class _Window:
 def read_profile(path: Path, rules: SpanRules | None = None) -> Profile:
     """Steps of a trace file, gzipped or not. Raises ConfigError if it is no such trace."""
     try:
-        trace = msgspec.json.decode(read_all(path), type=_Trace)
+        trace = _decoded(read_all(path))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is no Chrome trace ({error}); expected an object with traceEvents") from error
     return profile_of(trace.trace_events, trace.base_time_nanoseconds, rules or SpanRules())
 
 
+def _decoded(data: bytes) -> _Trace:
+    """Both forms of Chrome's format: an object with `traceEvents`, and the events alone."""
+    if data.lstrip()[:1] == b"[":
+        events = msgspec.json.decode(data, type=list[_Event])
+        if not events:
+            raise msgspec.ValidationError("a list of no events")
+        return _Trace(trace_events=events)
+    return msgspec.json.decode(data, type=_Trace)
+
+
 def profile_of(events: Sequence[_Event], base_ns: int | None, rules: SpanRules) -> Profile:
     """Steps of a trace's events; `base_ns` is added to all times (None: the trace does not tell)."""
-    complete = [event for event in events if event.ph == "X" and event.dur is not None and event.dur >= 0.0]
+    lasting = [event for event in events if event.ph == "X" and event.dur is not None]
+    complete = [event for event in lasting if 0.0 <= (event.dur or 0.0) <= MOST_US and abs(event.ts) < FURTHEST_US]
     device = [event for event in complete if event.cat in DEVICE_CATEGORIES]
     host = [event for event in complete if event.cat in HOST_CATEGORIES]
     windows = _windows(complete)
@@ -146,6 +161,7 @@ def profile_of(events: Sequence[_Event], base_ns: int | None, rules: SpanRules) 
         busy_us=_busy_us(device),
         overlapping_events=len(overlapping),
         overlap_us=sum(overlapping),
+        damaged_events=sum(event.cat in DEVICE_CATEGORIES for event in lasting) - len(device),
         has_time_base=base_ns is not None,
     )
 

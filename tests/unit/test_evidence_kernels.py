@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipelines.errors import ConfigError
-from pipelines.evidence.evidence_sources import profile_of_steps, read_profiles, read_rules, trace_notes
+from pipelines.evidence.evidence_sources import is_trace, profile_of_steps, read_profiles, read_rules, trace_notes
 from pipelines.ingest.kernel_trace import read_profile
 from schemas.steps import Step
 from tests.kernel_labels import BY_DIGEST, BY_NAME, LATER, digest
@@ -209,3 +209,19 @@ def test_class_times_that_steps_carry_are_a_profile() -> None:
     assert found is not None
     assert (found.steps, found.total_ms) == (5, pytest.approx(5.0))
     assert found.unclassified_ratio == pytest.approx(0.1)
+
+
+def test_times_that_cannot_be_are_left_out_and_told(tmp_path: Path) -> None:
+    events = [GEMM, kernel("flash_fwd", 100.0, 1e300), kernel("flash_fwd", 1e300, 1.0), kernel("flash_fwd", 0.0, -5.0)]
+    profile = read_profile(trace(tmp_path / "t.json", events))
+    assert (profile.device_events, profile.damaged_events) == (1, 3)
+    assert profile.class_us == {"compute": 60.0}
+    assert any("3 kernels have times that cannot be" in note for note in trace_notes(tmp_path / "t.json", profile))
+
+
+def test_a_trace_that_is_a_list_of_events_is_read_as_one(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text(json.dumps([GEMM, FLASH]))
+    assert is_trace(tmp_path / "list.json")
+    assert read_profile(tmp_path / "list.json").class_us == {"attention": 30.0, "compute": 60.0}
+    (tmp_path / "other.json").write_text("[1, 2]")
+    assert not is_trace(tmp_path / "other.json")
