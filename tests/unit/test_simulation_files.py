@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,32 @@ def test_a_file_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         require_writable(tmp_path)
     with pytest.raises(ConfigError, match="cannot be written"):
         write_whole(tmp_path / "absent" / "a.json", b"")
+
+
+def test_a_link_stays_a_link_and_no_device_is_replaced(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    link.symlink_to(real)
+    require_writable(link)
+    write_whole(link, b"one")
+    write_whole(link, b"two")
+    assert link.is_symlink()
+    assert real.read_bytes() == b"two"
+    link.unlink()
+    link.symlink_to(tmp_path / "absent" / "real.json")
+    with pytest.raises(ConfigError, match="no folder"):
+        require_writable(link)
+    # A pipe stands for every device: a test that failed on /dev/null would leave the machine without one.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        require_writable(pipe)
+        write_whole(pipe, b"data")
+        assert os.read(reader, 100) == b"data"
+    finally:
+        os.close(reader)
+    assert not pipe.is_file()
+    assert sorted(tmp_path.iterdir()) == sorted([link, pipe, real])
 
 
 def test_a_kv_link_is_time_per_token_and_more() -> None:
