@@ -5,7 +5,7 @@ SECONDS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo demo-vllm test check lint generate warm-snapshot bench bench-full clean
+.PHONY: setup demo demo-vllm test check lint generate warm-snapshot bench bench-full chaos soak clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -45,7 +45,7 @@ warm-snapshot: setup
 	$(BIN)/twincast backtest examples/recordings/steady --save-state examples/warm.json.gz
 
 # Every figure of docs/BENCHMARKS.md that takes minutes; `bench-full` those that take an hour as well.
-LONG_BENCHES := bench_closed_loop bench_archive
+LONG_BENCHES := bench_closed_loop bench_archive bench_chaos bench_soak
 bench: setup
 	for file in tests/bench/bench_*.py; do \
 	  name=$$(basename $$file .py); \
@@ -55,6 +55,13 @@ bench: setup
 
 bench-full: bench
 	for name in $(LONG_BENCHES); do $(BIN)/python -m tests.bench.$$name || exit 1; done
+
+# Faults at random against workers and broker; a worker for half an hour, its memory and its lag.
+chaos: setup
+	$(BIN)/python -m tests.bench.bench_chaos
+
+soak: setup
+	$(BIN)/python -m tests.bench.bench_soak
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -67,12 +67,12 @@ class Stage:
         self.workers: list[WorkerProcess] = []
 
     @classmethod
-    def on_kafka(cls, bootstrap: str, directory: Path) -> Self:
-        return cls(Place(kind="kafka", where=bootstrap, namespace=f"t{uuid.uuid4().hex[:8]}"), directory)
+    def on_kafka(cls, bootstrap: str, directory: Path, config_text: str = CONFIG) -> Self:
+        return cls(Place(kind="kafka", where=bootstrap, namespace=f"t{uuid.uuid4().hex[:8]}"), directory, config_text)
 
     @classmethod
-    def on_files(cls, directory: Path) -> Self:
-        return cls(Place(kind="file", where=str(directory / "log")), directory)
+    def on_files(cls, directory: Path, config_text: str = CONFIG) -> Self:
+        return cls(Place(kind="file", where=str(directory / "log")), directory, config_text)
 
     def __enter__(self) -> Self:
         asyncio.run(self._create())
