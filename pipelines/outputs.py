@@ -80,8 +80,8 @@ def dead_letter(
 
 
 def dead_letter_of(refusal: Refusal, deployment: str) -> Outgoing:
-    """A unit refused after its message had gone by with a worker that has ended since: encoded again, its position in
-    headers."""
+    """A unit whose message is not known, restored from a snapshot that held no messages: encoded again, its position
+    in headers."""
     position = refusal.position
     return dead_letter(
         topic=position.topic,

@@ -15,7 +15,7 @@ from schemas.codec import Decoded, SchemaError, decode
 from schemas.state import Snapshot
 from schemas.topics import STATE
 from twin.accounting import Accounts, Outcome
-from twin.clock import Position
+from twin.clock import Original
 from twin.core import Core
 from twin.effects import Effect, Emit, Simulate
 from twin.intake import Message, Refusal
@@ -69,8 +69,6 @@ class Runtime:
         self._partitions = partitions
         self._warm = warm
         self._accounts: dict[int, Accounts] = {}
-        self._doubted: dict[str, dict[_Place, Incoming]] = {}
-        """Messages whose units are held back for their clock, by deployment: a later letter shows their own bytes."""
         self.cores: dict[str, Core] = {}
 
     def handle(self, message: Incoming) -> Todo:
@@ -93,33 +91,23 @@ class Runtime:
             core = self.cores[deployment] = Core(deployment, self._settings_of(deployment))
             if self._warm is not None:
                 core.adopt(self._warm)
+        original = Original(message.key, message.value, message.headers)
         effects = core.on_message(
-            Message(message.topic, message.partition, message.offset, decoded, key=message.key or b"")
+            Message(message.topic, message.partition, message.offset, decoded, message.key or b"", original)
         )
-        todo = self._carry_out(effects, deployment, message)
-        doubted = core.doubted
-        if doubted or deployment in self._doubted:
-            self._keep_doubted(message, deployment, {_place(position) for position in doubted})
-        return todo
-
-    def _keep_doubted(self, message: Incoming, deployment: str, places: set[_Place]) -> None:
-        """Keep the messages at these places, of which `message` is the newest, and forget the others."""
-        candidates = {**self._doubted.pop(deployment, {}), _place(message): message}
-        kept = {place: candidate for place, candidate in candidates.items() if place in places}
-        if kept:
-            self._doubted[deployment] = kept
+        return self._carry_out(effects, deployment)
 
     def on_simulated(self, result: SimulationResult) -> Todo:
         """Take the result of a job. One for a deployment that has moved away is dropped."""
         core = self.cores.get(result.deployment)
-        return Todo() if core is None else self._carry_out(core.on_simulated(result), result.deployment, None)
+        return Todo() if core is None else self._carry_out(core.on_simulated(result), result.deployment)
 
     def on_skipped(self, job: SimulationJob) -> Todo:
         """A job whose result will not come, because a live run went on without it."""
         core = self.cores.get(job.deployment)
-        return Todo() if core is None else self._carry_out(core.on_skipped(job.tick, job.phase), job.deployment, None)
+        return Todo() if core is None else self._carry_out(core.on_skipped(job.tick, job.phase), job.deployment)
 
-    def _carry_out(self, effects: Iterable[Effect], deployment: str, message: Incoming | None) -> Todo:
+    def _carry_out(self, effects: Iterable[Effect], deployment: str) -> Todo:
         todo = Todo()
         refused: dict[_Place, list[Refusal]] = {}
         for effect in effects:
@@ -128,14 +116,16 @@ class Runtime:
             elif isinstance(effect, Simulate):
                 todo.jobs.append(effect.job)
             else:
-                refused.setdefault(_place(effect.refusal.position), []).append(effect.refusal)
+                position = effect.refusal.position
+                place = (position.topic, position.partition, position.offset)
+                refused.setdefault(place, []).append(effect.refusal)
         for place, refusals in refused.items():
-            here = message is not None and _place(message) == place
-            original = message if here else self._doubted.get(deployment, {}).get(place)
+            original = refusals[0].original
             if original is None:
                 todo.writes += [dead_letter_of(refusal, deployment) for refusal in refusals]
             else:
-                todo.writes.append(_letter_about(original, refusals))
+                message = Incoming(*place, original.key, original.value, original.headers)
+                todo.writes.append(_letter_about(message, refusals))
         return todo
 
     def _refuse(self, message: Incoming, outcome: Outcome, reason: str, detail: str, units: int = 1) -> Todo:
@@ -177,7 +167,7 @@ class Runtime:
 
     def go_on(self, partition: int) -> list[tuple[str, Todo]]:
         """End `hold`; per deployment what there is to do."""
-        return [(core.deployment, self._carry_out(core.go_on(), core.deployment, None)) for core in self._of(partition)]
+        return [(core.deployment, self._carry_out(core.go_on(), core.deployment)) for core in self._of(partition)]
 
     def snapshots(self, partition: int) -> list[Outgoing] | None:
         """State of every core of a partition; None while one waits for results, for then it cannot be taken."""
@@ -189,7 +179,6 @@ class Runtime:
     def restore(self, value: bytes) -> Snapshot:
         """Take over a snapshot. Raises SchemaError or SnapshotError if it is corrupt or of a newer program."""
         snapshot = read_snapshot(value)
-        self._doubted.pop(snapshot.deployment, None)
         self.cores[snapshot.deployment] = Core.restore(snapshot, self._settings_of(snapshot.deployment))
         return snapshot
 
@@ -197,7 +186,6 @@ class Runtime:
         """Forget the cores of a partition that moved to another worker."""
         for core in self._of(partition):
             del self.cores[core.deployment]
-            self._doubted.pop(core.deployment, None)
         self._accounts.pop(partition, None)
 
     def _of(self, partition: int) -> list[Core]:
@@ -205,10 +193,6 @@ class Runtime:
 
     def _lives_in(self, deployment: str, partition: int) -> bool:
         return partition_of(deployment, self._partitions) == partition
-
-
-def _place(where: Incoming | Position) -> _Place:
-    return (where.topic, where.partition, where.offset)
 
 
 def _letter_about(message: Incoming, refusals: list[Refusal]) -> Outgoing:

@@ -9,7 +9,7 @@ admitted, ordered and released as its units would be.
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,8 +35,17 @@ class Position(msgspec.Struct, frozen=True, order=True, gc=False):
         return Position(self.topic, self.partition, self.offset, index)
 
 
+class Original(msgspec.Struct, frozen=True, gc=False):
+    """A message as its producer sent it, to be given back whole if a unit of it is refused. Nobody here reads it."""
+
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
 class Unit(msgspec.Struct, frozen=True, gc=False):
-    """One input unit: its event time, its position, its record, and the engine run it belongs to (steps only).
+    """One input unit: its event time, its position, its record, the engine run it belongs to (steps only), and the
+    message it came in where that is known.
 
     A struct, as one is made for every record and a dataclass takes four times as long.
     """
@@ -46,6 +55,7 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
     record: Any
     engine: str = ""
     epoch: int = 0
+    original: Original | None = None
 
     def order(self) -> tuple[int, Position]:
         """The key by which units are applied."""
@@ -64,6 +74,7 @@ class StepRun(msgspec.Struct, frozen=True, gc=False):
     steps: Sequence[Step]
     at_us: Sequence[int]
     indexes: Sequence[int]
+    original: Original | None = None
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -73,12 +84,17 @@ class StepRun(msgspec.Struct, frozen=True, gc=False):
         if begin == 0 and end == len(self.steps):
             return self
         first, inside = self.position.at(self.indexes[begin]), slice(begin, end)
-        return StepRun(first, self.engine, self.epoch, self.steps[inside], self.at_us[inside], self.indexes[inside])
+        steps, at_us, indexes = self.steps[inside], self.at_us[inside], self.indexes[inside]
+        return StepRun(first, self.engine, self.epoch, steps, at_us, indexes, self.original)
 
     def units(self) -> Iterator[Unit]:
         """The steps one by one."""
         for at_us, index, step in zip(self.at_us, self.indexes, self.steps, strict=True):
-            yield Unit(at_us, self.position.at(index), step, self.engine, self.epoch)
+            yield Unit(at_us, self.position.at(index), step, self.engine, self.epoch, self.original)
+
+
+Find = Callable[["Unit | StepRun"], "int | None"]
+"""Says at which place of an entry the unit sought is (0 for a single one); None where it is not."""
 
 
 @dataclass(slots=True)
@@ -150,6 +166,14 @@ class EventClock:
         for source in self._sources.values():
             source.newest_us = max(source.newest_us, at_us + source.lateness_us)
 
+    def withdraw(self, find: Find) -> Unit | None:
+        """Take out the unit sought if it waits for confirmation."""
+        for source in self._sources.values():
+            for number, unit in enumerate(source.suspects):
+                if find(unit) is not None:
+                    return source.suspects.pop(number)
+        return None
+
     def held(self) -> list[Unit]:
         """Units that wait for confirmation."""
         return [unit for source in self._sources.values() for unit in source.suspects]
@@ -189,6 +213,25 @@ class ReorderBuffer:
         """Add all units of a run."""
         heapq.heappush(self._heap, (run.at_us[0], run.position, run, 0))
         self._waiting += len(run.steps)
+
+    def withdraw(self, find: Find) -> Unit | None:
+        """Take out the unit sought, None if it does not wait. Looks at every entry: it is for what is rare."""
+        for number, (_, _, item, begin) in enumerate(self._heap):
+            place = find(item)
+            if place is None or place < begin:
+                continue
+            self._heap[number] = self._heap[-1]
+            self._heap.pop()
+            heapq.heapify(self._heap)
+            if isinstance(item, Unit):
+                self._waiting -= 1
+                return item
+            self._waiting -= len(item) - begin
+            for part in ((begin, place), (place + 1, len(item))):
+                if part[0] < part[1]:
+                    self.push_run(item.part(*part))
+            return next(item.part(place, place + 1).units())
+        return None
 
     def next_at_us(self) -> int | None:
         """Event time of the next unit, None when empty."""

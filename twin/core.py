@@ -16,7 +16,7 @@ from schemas.requests import RequestFinished
 from schemas.state import Snapshot
 from schemas.topics import ALERTS
 from twin.accounting import Accounts
-from twin.clock import Position, Unit
+from twin.clock import Unit
 from twin.core_parts import FORMAT_VERSION, Parts, SnapshotError, check, digest
 from twin.core_tick import Pending, close_windows, footing_at, job_at, judge, on_steps, pending_at, publish
 from twin.credibility import Authority
@@ -93,11 +93,6 @@ class Core:
     def watermark_us(self) -> int:
         """Event time up to which nothing earlier is expected; 0 before the first."""
         return self._intake.clock.watermark_us
-
-    @property
-    def doubted(self) -> list[Position]:
-        """Where units stand that are held back until their clock is believed; empty but after a jump."""
-        return [unit.position for unit in self._intake.clock.held()]
 
     @property
     def backlog(self) -> int:
@@ -212,9 +207,10 @@ class Core:
         return [*effects, Simulate(self._pending.at_phase("coarse")), Simulate(self._pending.at_phase("fine"))]
 
     def state_hash(self) -> str:
-        """Digest of the state without counters and offsets: equal with and without kills, restarts and duplicates."""
+        """Digest of the state without counters, offsets and messages as they came: equal with and without kills,
+        restarts and duplicates."""
         plain = self._plain()
-        del plain["intake"]["accounts"]
+        del plain["intake"]["accounts"], plain["intake"]["originals"]
         return digest(plain)
 
     def _plain(self) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Redelivered units are told by their offsets before they come here; this is for producers that send a record twice.
 Steps of an engine are numbered, so those above every number known are new without a look at each.
-Laws: memory is bounded, and within the bound a record is new exactly once; a run is what its steps would be.
+Laws: memory is bounded, and within the bound a record is new exactly once; a run is what its steps would be; an
+identity that was disowned is in conflict with everything.
 """
 
 from collections import OrderedDict, deque
@@ -14,12 +15,15 @@ from zlib import crc32
 
 import msgspec
 
+from schemas.requests import RequestRecord
 from schemas.steps import Step
-from twin.clock import Unit
+from twin.clock import Find, StepRun, Unit
 
 REMEMBERED_REQUEST_EVENTS = 16_384
 REMEMBERED_STEPS = 4_096
 MAX_PLACES = 2 * REMEMBERED_STEPS
+_DISOWNED = -1
+"""In place of a checksum, of which none is negative."""
 
 
 class Seen(Enum):
@@ -60,6 +64,13 @@ class Identities:
             key = _step_key(unit.engine, unit.epoch, record.step)
             return _check(self._steps, REMEMBERED_STEPS, key, record.start_us ^ record.duration_us)
         return _check(self._events, REMEMBERED_REQUEST_EVENTS, _event_key(unit), crc32(msgspec.json.encode(record)))
+
+    def disown(self, unit: Unit) -> None:
+        """Let nothing that claims this identity, which is known, be believed any more."""
+        if isinstance(unit.record, Step):
+            self._steps[_step_key(unit.engine, unit.epoch, unit.record.step)] = _DISOWNED
+        else:
+            self._events[_event_key(unit)] = _DISOWNED
 
     def is_beyond(self, engine: str, epoch: int, first: int) -> bool:
         """Whether step `first` and all above it are new."""
@@ -127,6 +138,29 @@ def _highest_of(keys: Iterable[str]) -> dict[tuple[str, int], int]:
         place = (engine, int(epoch))
         highest[place] = max(int(step), highest.get(place, -1))
     return highest
+
+
+def same_identity(unit: Unit) -> Find | None:
+    """How to find another unit of the same identity; None for a record that has no name of its own, only a time."""
+    record = unit.record
+    if isinstance(record, Step):
+        return lambda item: _place_of_step(item, unit.engine, unit.epoch, record.step)
+    if not isinstance(record, RequestRecord):
+        return None
+    kind, request_id = type(record), record.request_id
+    return lambda item: (
+        0 if isinstance(item, Unit) and type(item.record) is kind and item.record.request_id == request_id else None
+    )
+
+
+def _place_of_step(item: Unit | StepRun, engine: str, epoch: int, step: int) -> int | None:
+    """Steps of a run are numbered one after another."""
+    if (item.engine, item.epoch) != (engine, epoch):
+        return None
+    if isinstance(item, Unit):
+        return 0 if isinstance(item.record, Step) and item.record.step == step else None
+    place = step - item.steps[0].step
+    return place if 0 <= place < len(item) else None
 
 
 def _event_key(unit: Unit) -> str:

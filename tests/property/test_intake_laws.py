@@ -1,15 +1,18 @@
 """Laws of the intake: units balance, redelivery changes nothing, a restored intake goes on as the first would have."""
 
+from random import Random
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.changes import Change, Tick
 from schemas.codec import Decoded, decode, encode
 from schemas.requests import RequestArrived, RequestFinished
 from schemas.steps import Step, StepBatch
-from schemas.topics import REQUESTS, STEPS
+from schemas.topics import CHANGES, REQUESTS, STEPS, TICKS
 from twin.accounting import Outcome
-from twin.clock import StepRun, Unit
-from twin.intake import Intake, Message
+from twin.clock import Original, StepRun, Unit
+from twin.intake import SNAPSHOT_ORIGINALS_BYTES, Intake, Message
 
 START_US = 1_796_052_000_000_000
 LATENESS_US = {REQUESTS.name: 1_000_000, STEPS.name: 1_000_000}
@@ -86,14 +89,81 @@ def test_a_restored_intake_goes_on_as_the_first(stream: list[tuple[bool, int]], 
     assert second.snapshot() == whole.snapshot()
 
 
-def test_the_same_record_twice_counts_once_and_another_payload_is_a_conflict() -> None:
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), min_size=1, max_size=12), st.randoms())
+def test_of_contents_in_conflict_none_is_released_whatever_the_order(told: list[tuple[int, int]], draw: Random) -> None:
+    """Several contents of an identity, all within the lateness: requests and single steps."""
+    contents = [lambda o, n, c: arrived(o, 1_000 + 10 * n + c, f"r{n}"), lambda o, n, c: one_step(o, n, c)]
+    for content in contents:
+        found = []
+        for order in (told, draw.sample(told, len(told))):
+            intake = Intake(LATENESS_US)
+            messages = [content(offset, number, kind) for offset, (number, kind) in enumerate(order)]
+            refused = [refusal for message in messages for refusal in intake.accept(message)]
+            intake.accept(Message(TICKS.name, 0, 0, Decoded(Tick(deployment="d", at_us=START_US + 10**8))))
+            released = units(intake)
+            counts = intake.accounts.as_dict()
+            assert counts["in"] == counts["applied"] + counts["duplicate"] + len(refused)
+            assert len({refusal.position for refusal in refused}) == len(refused)
+            found.append([unit.record for unit in released if not isinstance(unit.record, Tick)])
+        kinds = {number: {kind for other, kind in told if other == number} for number, _ in told}
+        assert len(found[0]) == sum(len(each) == 1 for each in kinds.values())
+        assert found[0] == found[1]
+
+
+def one_step(offset: int, number: int, kind: int) -> Message:
+    step = Step(step=number, start_us=START_US + number * 10, duration_us=5 + kind)
+    return Message(STEPS.name, 0, offset, Decoded(StepBatch(deployment="d", engine="0", steps=(step,))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 9), st.sets(st.integers(0, 8), min_size=1), st.booleans())
+def test_steps_in_conflict_leave_the_run_they_came_in(n: int, others: set[int], restarts: bool) -> None:
     intake = Intake(LATENESS_US)
-    assert intake.accept(arrived(0, 10, "r")) == []
-    assert intake.accept(arrived(1, 10, "r")) == []
-    (refusal,) = intake.accept(arrived(2, 11, "r"))
-    assert (refusal.outcome, refusal.reason, refusal.position.offset) == (Outcome.QUARANTINED, "id_conflict", 2)
-    counts = intake.accounts.as_dict()
-    assert (counts["duplicate"], counts["quarantined"], len(intake)) == (1, 1, 1)
+    run = steps(0, 0, n)
+    refused = list(intake.accept(run))
+    for offset, number in enumerate(sorted(others), start=1):
+        if restarts:
+            again = Intake(LATENESS_US)
+            again.restore(intake.snapshot(), intake.offsets())
+            intake = again
+        step = Step(step=number, start_us=START_US + number, duration_us=2)
+        batch = StepBatch(deployment="d", engine="0", steps=(step,))
+        refused += intake.accept(Message(STEPS.name, 0, offset, Decoded(batch)))
+    bad = {number for number in others if number < n}
+    assert {(refusal.position.offset, refusal.position.index) for refusal in refused} >= {(0, number) for number in bad}
+    assert len(refused) == 2 * len(bad)
+    assert intake.accounts.held() == len(intake) == n + len(others) - 2 * len(bad)
+    intake.accept(Message(TICKS.name, 0, 0, Decoded(Tick(deployment="d", at_us=START_US + 10**8))))
+    numbers = [unit.record.step for unit in units(intake) if isinstance(unit.record, Step)]
+    assert numbers == sorted(set(range(n)) ^ others)
+
+
+def test_a_conflict_reaches_what_waits_for_its_clock() -> None:
+    intake = Intake(LATENESS_US)
+    intake.accept(arrived(0, 0))
+    assert intake.accept(arrived(1, 10**9, "r")) == []
+    refused = intake.accept(arrived(2, 1, "r"))
+    assert [refusal.position.offset for refusal in refused] == [1, 2]
+    assert intake.accept(arrived(3, 2)) == []
+
+
+def test_records_without_a_name_are_known_by_their_time_and_the_first_stands() -> None:
+    intake = Intake(LATENESS_US)
+    for offset, status in enumerate(("accepted", "applied")):
+        change = Change(deployment="d", at_us=START_US, kind="scale", status=status)  # type: ignore[arg-type]
+        refused = intake.accept(Message(CHANGES.name, 0, offset, Decoded(change)))
+    assert [refusal.position.offset for refusal in refused] == [1]
+    assert len(intake) == 1
+
+
+def test_a_snapshot_holds_the_messages_of_the_newest_units_within_its_bound() -> None:
+    intake = Intake(LATENESS_US)
+    size = SNAPSHOT_ORIGINALS_BYTES // 3
+    for offset, at_us in enumerate((30, 10, 20, 40, 10**9)):
+        message = arrived(offset, at_us)
+        intake.accept(Message(message.topic, 0, offset, message.decoded, b"", Original(value=bytes(size))))
+    assert [item[2] for item in intake.snapshot()["originals"]] == [0, 3, 4]  # the last one is held for its clock
 
 
 def test_a_late_record_is_refused_and_named() -> None:
