@@ -95,9 +95,9 @@ def simulate_inputs(
         raise ConfigError(
             "--speed recorded follows the source's own steps; leave --costs, --costs-from, --hardware out"
         )
-    link = inputs.link
     try:
         require_fit(source.requests, inputs.engines)
+        link = inputs.link
         cost_of = costs.exact_of if exact else costs.cost_of
         engines = tuple(
             KnownEngine(config, cost_of(config), costs.speed_of(config) if speed_as_recorded else None)

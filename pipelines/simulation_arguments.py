@@ -111,6 +111,9 @@ def read_inputs(args: argparse.Namespace, most_seqs: int = 0) -> Inputs:
 
 
 def _given_costs(args: argparse.Namespace, most_seqs: int) -> Costs | None:
+    """Costs from elsewhere; None for those that the source itself teaches, named or not."""
+    if args.costs_from is not None and [path.resolve() for path in args.source] == [args.costs_from.resolve()]:
+        return None
     if args.costs_from is not None:
         teacher = read_source([args.costs_from])
         return learned_costs(teacher, teacher.engines, most_seqs)

@@ -7,6 +7,8 @@ from msgspec import Meta
 from schemas.base import Count, EventTime, Name, NonNegative, Ratio, Record, Tokens, Wire
 
 Positive = Annotated[int, Meta(ge=1, le=2**40)]
+Sequences = Annotated[int, Meta(ge=1, le=2**16)]
+"""The twin holds the cost of every batch size."""
 
 
 class Fingerprint(Wire, frozen=True, kw_only=True):
@@ -49,7 +51,7 @@ class EngineConfig(Record, frozen=True, kw_only=True, tag_field="record", tag="e
     block_size_tokens: Positive
     kv_blocks: Positive
     reserved_blocks: Count = 1
-    max_num_seqs: Positive
+    max_num_seqs: Sequences
     max_num_batched_tokens: Positive
     max_model_len_tokens: Positive | None = None
     enable_prefix_caching: bool = True

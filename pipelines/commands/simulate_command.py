@@ -9,6 +9,7 @@ from typing import Any, get_args
 import msgspec
 
 from pipelines.cost_file import costs_json
+from pipelines.errors import ConfigError
 from pipelines.perfetto import perfetto_trace
 from pipelines.progress import progress_bar
 from pipelines.settings import Settings
@@ -29,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--speed",
         choices=("constant", "recorded"),
-        help="of the machine: as it went in the recording that taught the costs (default where that is the source "
-        "itself), or constant",
+        help="of the machine: as it went by the steps of the source itself (default where they taught the costs), or "
+        "constant",
     )
     parser.add_argument(
         "--exact", action="store_true", help="with --hardware: cost every step by itself, closer and slower"
@@ -68,14 +69,22 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         account["effects"] = [asdict(effect) for effect in effects]
     _write(args, found, account)
     if str(args.json) != "-":
-        _print(found, effects)
+        _print(found, effects, speed)
     return 0
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
-    for path in (args.json, args.rows, args.perfetto, args.save_costs):
-        if path is not None and str(path) != "-":
-            require_writable(path)
+    named: dict[Path, str] = {}
+    for name in ("json", "rows", "perfetto", "save_costs"):
+        path, flag = getattr(args, name), "--" + name.replace("_", "-")
+        if path is None or (name == "json" and str(path) == "-"):
+            continue
+        if str(path) == "-":
+            raise ConfigError(f"{flag} -: only --json goes to stdout; name a file")
+        require_writable(path)
+        other = named.setdefault(path.resolve(), flag)
+        if other != flag and (path.is_file() or not path.exists()):
+            raise ConfigError(f"{other} and {flag} both name {path}; give each its own file")
     if args.rows is not None:
         require_rows_file(args.rows)
 
@@ -96,9 +105,10 @@ def _write(args: argparse.Namespace, found: Simulation, account: dict[str, Any])
             write_whole(args.json, data)
 
 
-def _print(found: Simulation, effects: list[KnownEffect] | None) -> None:
+def _print(found: Simulation, effects: list[KnownEffect] | None, speed: str) -> None:
     console = plain_console()
-    console.print(f"{found.inputs.source.name}: costs {found.inputs.costs.about}", soft_wrap=True)
+    followed = "; the machine's speed as recorded (--speed constant leaves that out)" * (speed == "recorded")
+    console.print(f"{found.inputs.source.name}: costs {found.inputs.costs.about}{followed}", soft_wrap=True)
     for line in engine_lines(found.inputs.engines, found.routing):
         console.print(line, soft_wrap=True)
     print_comparison(found.comparison, console)

@@ -21,6 +21,7 @@ from pipelines.sweep_text import curve_account, grid_account, print_curve, print
 from pipelines.sweeping import Sweep, prepare_sweep
 from pipelines.whole_file import require_writable, write_whole
 from schemas.slos import SloTarget
+from twin.cost.model import MAX_NUM_SEQS
 from twin.known.points import Point
 from twin.known.run import ROUTINGS
 from twin.sweep import LoadCurve
@@ -136,6 +137,6 @@ def _rates(args: argparse.Namespace) -> list[float] | None:
 
 
 def _most_seqs(asked: Sequence[dict[str, Any]]) -> int:
-    """The largest batch of the grid; what is no number is refused later, by its point."""
+    """The largest batch of the grid; what is no number or too large is refused later, by its point."""
     values = [str(point["max_num_seqs"]) for point in asked if "max_num_seqs" in point]
-    return max((int(value) for value in values if value.isdecimal()), default=0)
+    return min(max((int(value) for value in values if value.isdecimal()), default=0), MAX_NUM_SEQS)

@@ -74,7 +74,8 @@ def test_a_recording_is_compared_with_the_twin(
         assert set(cells) == {"p50", "p95", "p99"}
         for cell in cells.values():
             assert cell["twin"] == pytest.approx(cell["observed"], rel=0.1)
-    assert found["preemptions"] == {"observed": 0.0, "twin": 0.0}
+    assert found["preemptions"] == {"observed": 0, "twin": 0}
+    assert all(type(count) is int for count in found["preemptions"].values())
     assert found["success_ratio"] == {"observed": 1.0, "twin": 1.0}
     assert set(found["saturated_ratio"]) == {"observed", "twin"}
     assert found["engine"] in ("kernel", "simpy")
@@ -97,8 +98,13 @@ def test_saved_costs_give_the_same_as_learned_ones(recording: Path, tmp_path: Pa
     costs = tmp_path / "costs.json"
     learned = account_of(tmp_path / "a.json", str(recording), "--speed", "constant", "--save-costs", str(costs))
     given = account_of(tmp_path / "b.json", str(recording), "--costs", str(costs))
-    other = account_of(tmp_path / "c.json", str(recording), "--costs-from", str(recording))
+    itself = ["--costs-from", str(recording)]
+    other = account_of(tmp_path / "c.json", str(recording), *itself, "--speed", "constant")
     assert learned["metrics"] == given["metrics"] == other["metrics"]
+    # Named as the origin of the costs or not, the source's own steps tell how fast its machine went.
+    named = account_of(tmp_path / "d.json", str(recording), *itself)
+    unnamed = account_of(tmp_path / "e.json", str(recording))
+    assert (named["metrics"], named["speed"]) == (unnamed["metrics"], "recorded")
 
 
 def test_rows_and_a_trace_are_written_whole(recording: Path, tmp_path: Path) -> None:
@@ -221,6 +227,10 @@ def test_speed_as_recorded_needs_the_recording_s_own_costs(
         (["--deployment", "other"], "other"),
         (["--routing", "recorded", "--engine", "{pair}"], "engine 'e0', which is none of a, b"),
         (["--rows", "rows.txt"], ".csv or .jsonl"),
+        (["--save-costs", "-"], "only --json goes to stdout"),
+        (["--save-costs", "{model}", "--rows", "{model}"], "both name"),
+        (["--set", "role=prefill"], "none has 'decode'"),
+        (["--set", "max_num_seqs=100000000"], "max_num_seqs: Expected `int` <= 65536"),
     ],
 )
 def test_bad_input_is_one_line_naming_the_field_before_anything_is_written(

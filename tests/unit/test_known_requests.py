@@ -67,9 +67,11 @@ def test_nothing_to_simulate_is_said() -> None:
         ({"kv_blocks": 1}, "no usable KV block: kv_blocks 1"),
         ({"max_model_len_tokens": 128}, "longer than max_model_len_tokens 128"),
         ({"enable_chunked_prefill": False, "max_num_batched_tokens": 200}, "longer than max_num_batched_tokens 200"),
+        ({"role": "prefill"}, "role 'prefill' and none has 'decode'; add one, or set role=both"),
+        ({"role": "decode"}, "role 'decode' and none has 'prefill'"),
     ],
 )
-def test_a_request_that_no_engine_could_serve_is_named(fields: dict[str, int], said: str) -> None:
+def test_a_request_that_no_engine_could_serve_is_named(fields: dict[str, int | str], said: str) -> None:
     requests = known_requests([finished(0, 0.0), finished(1, 1.0, isl_tokens=300, osl_tokens=30)], AS_OF_US)
     require_fit(requests, [config()])
     with pytest.raises(ValueError, match=said):

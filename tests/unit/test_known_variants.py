@@ -35,6 +35,10 @@ def test_fields_of_the_engine_are_read_as_texts_and_checked() -> None:
     ("settings", "said"),
     [
         ({"kv_blocks": "0"}, "kv_blocks: Expected `int` >= 1"),
+        ({"kv_blocks": "nan"}, "kv_blocks: Expected `int`, got 'nan'"),
+        ({"max_num_seqs": "65537"}, "max_num_seqs: Expected `int` <= 65536"),
+        ({"cudagraph_capture_sizes": "[1,"}, "cudagraph_capture_sizes: Input data was truncated"),
+        ({"role": "prefill"}, "none has 'decode'"),
         ({"policy": "best"}, "policy: Invalid enum value"),
         ({"engine": "x"}, "engine is unknown"),
         ({"engines": 0}, "engines must be a whole number in 1"),

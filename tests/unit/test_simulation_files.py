@@ -109,6 +109,8 @@ def test_a_bad_engine_file_is_refused_by_field(tmp_path: Path, text: str, said: 
 def test_settings_of_the_command_line_change_every_engine() -> None:
     changed = changed_engines([config(), config(engine="e1")], parse_settings(["max_num_seqs=3", "policy=priority"]))
     assert [(found.max_num_seqs, found.policy) for found in changed] == [(3, "priority")] * 2
+    (padded,) = changed_engines([config()], parse_settings(["cudagraph_capture_sizes=[1, 8]"]))
+    assert padded.cudagraph_capture_sizes == (1, 8)
     for texts, said in (
         (["kv_blocks"], "field=value"),
         (["kv=1"], "no engine setting"),

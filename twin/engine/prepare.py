@@ -290,7 +290,7 @@ def _check_span(job: Job, usable: int, longest: _Longest) -> None:
     if 4 * step_ps * longest.most_osl > LATEST_PS:
         raise ValueError(
             f"engine {config.engine!r}: {longest.most_osl} steps of up to {step_ps / 1e12:.3g} s could last 13 days or"
-            " more; lower osl_tokens or the step cost's coefficients"
+            " more; lower osl_tokens, kv_blocks, max_num_batched_tokens or the step cost's coefficients"
         )
 
 

@@ -39,6 +39,10 @@ class Pair:
         """For JSON; `observed` is left out where nothing was recorded."""
         return {"twin": self.twin} if self.observed is None else {"observed": self.observed, "twin": self.twin}
 
+    def plain_count(self) -> dict[str, int | None]:
+        """The same of what is counted."""
+        return {name: None if value is None else round(value) for name, value in self.plain().items()}
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -56,14 +60,15 @@ class Comparison:
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        counts = ("preemptions", "success_ratio", "saturated_ratio", "prefill_tokens", "cached_tokens")
+        counts, ratios = ("preemptions", "prefill_tokens", "cached_tokens"), ("success_ratio", "saturated_ratio")
         return {
             "requests": self.requests,
             "basis": self.basis,
             "metrics": {
                 metric: {name: pair.plain() for name, pair in cells.items()} for metric, cells in self.metrics.items()
             },
-            **{name: getattr(self, name).plain() for name in counts},
+            **{name: getattr(self, name).plain_count() for name in counts},
+            **{name: getattr(self, name).plain() for name in ratios},
             "balance": {name: pair.plain() for name, pair in self.balance.items()},
         }
 

@@ -120,7 +120,17 @@ def known_requests(records: Iterable[RequestRecord], t0_us: int) -> KnownRequest
 
 
 def require_fit(requests: KnownRequests, configs: Sequence[EngineConfig]) -> None:
-    """Raise ValueError, naming request and field, if one of them could not be served by one of the engines."""
+    """Raise ValueError, naming request and field, if one of them could not be served by one of the engines.
+
+    Or if engines do one half of the work and none does the other.
+    """
+    roles = {config.role for config in configs} - {"both"}
+    if len(roles) == 1:
+        one = next(config for config in configs if config.role in roles)
+        other = "decode" if one.role == "prefill" else "prefill"
+        raise ValueError(
+            f"engine {one.engine!r} has role {one.role!r} and none has {other!r}; add one, or set role=both"
+        )
     for config in configs:
         usable = config.kv_blocks - config.reserved_blocks
         if usable < 1:

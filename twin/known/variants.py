@@ -122,10 +122,12 @@ def with_fields(config: EngineConfig, fields: Settings) -> EngineConfig:
         if name not in CONFIG_FIELDS:
             raise ValueError(f"{name} is no engine setting; expected one of {', '.join(CONFIG_FIELDS)}")
         try:
+            if isinstance(value, str) and value.startswith("["):
+                value = msgspec.json.decode(value)
             plain = msgspec.to_builtins(config) | {name: value}
             config = msgspec.convert(plain, EngineConfig, strict=False)
-        except msgspec.ValidationError as error:
-            reason = str(error).split(" - at ")[0]
+        except msgspec.DecodeError as error:  # a ValidationError is one
+            reason = str(error).split(" - at ")[0].split(", got `")[0]
             raise ValueError(f"{name}: {reason}, got {value!r}") from error
     return config
 
