@@ -221,19 +221,19 @@ def front(points: Sequence[Point]) -> tuple[list[float], list[float]]:
 def against(points: Sequence[Point], point: Point) -> tuple[float | None, float | None]:
     """Share of violations less at the same engine-hours, and of engine-hours less at the same violations.
 
-    Against the lower front of `points`, log-linear between them; None beyond its ends (before its cheapest point nobody
-    can say what as few engine-hours would have given).
+    Against the lower front of `points`, log-linear between them. Beyond its ends nobody can say what as few
+    engine-hours would have given, or what it takes to miss as few: there its last point is compared with, which tells a
+    least difference, and None where that is not in favour.
     """
     hours, logs = front(points)
     a = point.account
-    fewer = saved = None
-    if a.engine_hours >= hours[0]:
-        expected = float(np.expm1(np.interp(a.engine_hours, hours, logs)))
-        fewer = 1.0 - a.violations / expected if expected > 0 else 0.0
+    expected = float(np.expm1(np.interp(a.engine_hours, hours, logs)))
+    fewer = 1.0 - a.violations / expected if expected > 0 else (-np.inf if a.violations else 0.0)
     log = float(np.log1p(a.violations))
-    if log >= logs[-1]:
-        saved = 1.0 - a.engine_hours / float(np.interp(-log, [-each for each in logs], hours))
-    return fewer, saved
+    saved = 1.0 - a.engine_hours / float(np.interp(-log, [-each for each in logs], hours))
+    if fewer is not None and fewer < 0.0 and a.engine_hours < hours[0]:
+        fewer = None
+    return fewer, None if saved < 0.0 and log < logs[-1] else saved
 
 
 def run_case(case: Case, only: Sequence[str]) -> list[Point]:

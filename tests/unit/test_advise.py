@@ -340,6 +340,19 @@ def test_engines_that_were_too_few_are_not_tried_again_at_the_same_rate() -> Non
     assert ticks[0] == 361
 
 
+def test_engines_that_a_backlog_made_too_few_are_given_up_when_they_carry_a_clearly_higher_rate() -> None:
+    advisor = Advisor(POLICY)
+
+    def told(tick: int, found: list[Trial], rate_per_s: float) -> list[Action]:
+        return opened(advisor.on_trials(ground(tick), [replace(each, rate_per_s=rate_per_s) for each in found]))
+
+    (up,) = told(0, trials(3, BUSY), 10.0)
+    advisor.on_change(change(up, "applied", 0))
+    assert not any(told(tick, trials(4, SPARE), 12.0) for tick in range(1, 100))
+    (down,) = told(100, trials(4, SPARE), 13.0)
+    assert down.what == scale(4, -1)
+
+
 def test_low_credibility_takes_a_margin() -> None:
     found = trials(3, {0: 0.9, 1: 0.5})
     assert Advisor(POLICY).on_trials(ground(0), found) == []

@@ -63,7 +63,12 @@ def test_the_front_holds_what_nobody_beats_and_a_better_point_is_better() -> Non
     assert saved is not None
     assert saved > 0.1
     assert against(points, Point("t", 0, Account(10, 1000, 4.0, 0, 0))) == pytest.approx((0.0, 0.0))
-    assert against(points, Point("t", 0, Account(10, 1000, 2.0, 0, 0)))[0] is None
+    few = against(points, Point("t", 0, Account(10, 1000, 2.0, 0, 0)))  # in fewer hours than any: a least difference
+    assert few == pytest.approx((1.0 - 10 / 300, 0.5))
+    assert against(points, Point("t", 0, Account(400, 1000, 2.0, 0, 0)))[0] is None
+    some = [point for point in points if point.account.violations]
+    assert against(some, Point("t", 0, Account(0, 1000, 3.0, 0, 0)))[1] == pytest.approx(0.25)
+    assert against(some, Point("t", 0, Account(0, 1000, 9.0, 0, 0)))[1] is None
 
 
 @pytest.mark.slow

@@ -28,8 +28,9 @@ from twin.traffic.forecast import RateForecast
 US_PER_S = 1_000_000
 EXPIRES_AFTER_PERIODS = 2.0
 REMEMBERED_S = 3600.0
-LOWER_RATIO = 0.9
-"""Engines that were too few are tried again at this share of the rate, or after `REMEMBERED_S`: costs may change."""
+LOWER_RATIO, HIGHER_RATIO = 0.9, 1.25
+"""Engines that were too few are tried again at a clearly lower share of the rate, or after `REMEMBERED_S`: costs may
+change. Where they are found to be enough for a clearly higher rate, something else had made them too few: a backlog."""
 _VERSION = 1
 _NEVER_US = 0
 
@@ -238,11 +239,11 @@ class Advisor:
         return None if self._was_short(round_) else round_.scaled(-1)
 
     def _was_short(self, round_: Round) -> bool:
-        """Whether so few engines were not enough lately, at a rate that is not clearly below that time's."""
+        """Whether so few engines were not enough lately, at a rate neither clearly above nor below that of now."""
         short_us, rate_per_s = self._short.get(round_.engines - 1, (_NEVER_US, 0.0))
         if round_.ground.as_of_us - short_us > REMEMBERED_S * US_PER_S:
             return False
-        return round_.plain.rate_per_s > LOWER_RATIO * rate_per_s
+        return LOWER_RATIO * rate_per_s < round_.plain.rate_per_s < HIGHER_RATIO * rate_per_s
 
     def _tell(self, kind: Kind, round_: Round, trial: Trial, state: ActionState) -> Action:
         ground = round_.ground
