@@ -53,7 +53,9 @@ class Inputs:
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     """Source, engines, costs."""
-    parser.add_argument("source", type=Path, nargs="+", metavar="SOURCE", help="a recording, or files of a trace")
+    parser.add_argument(
+        "source", type=Path, nargs="+", metavar="SOURCE", help="a recording, an archive, or files of a trace"
+    )
     parser.add_argument("--format", choices=tuple(FORMATS), metavar="NAME", help="of the files (default: told by them)")
     parser.add_argument("--deployment", metavar="NAME", help="which one, where the source holds several")
     parser.add_argument("--skip-refused", action="store_true", help="leave bad rows of a trace out instead of stopping")

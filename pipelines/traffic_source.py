@@ -1,4 +1,4 @@
-"""What a simulation starts from: a recording, or trace files of any known format, as requests, engines and steps.
+"""What a simulation starts from: a recording, an archive or trace files of any known format, as requests and engines.
 
 Simulates nothing. Laws: a row that cannot be used stops everything before it starts, by file, row and field, unless
 such rows are to be left out, and then it is counted; a recording read twice gives the same source.
@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.archive.archived_recording import read_archived
 from pipelines.errors import ConfigError
 from pipelines.ingest.importing import FileReport, read_files
-from pipelines.ingest.recording import InputRecord, read_recording
+from pipelines.ingest.recording import InputRecord
 from pipelines.ingest.rows import Source
 from schemas.engines import EngineConfig
 from schemas.requests import RequestFinished, RequestRecord
@@ -73,7 +74,7 @@ def _records(
     paths: Sequence[Path], format_name: str | None, deployment: str | None, skip_refused: bool
 ) -> tuple[list[InputRecord], tuple[str, ...]]:
     if len(paths) == 1 and paths[0].is_dir() and format_name in (None, "recording"):
-        return [event.record for event in read_recording(paths[0])], ()
+        return [event.record for event in read_archived(paths[0])], ()
     report, records = read_files(format_name, paths, source=Source(deployment=deployment or TRACE))
     notes = list(report.notes)
     for file in report.files:

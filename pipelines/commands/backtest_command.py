@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from pipelines.archive.archived_recording import read_archived
 from pipelines.backtest import backtest, report
 from pipelines.errors import ConfigError
-from pipelines.ingest.recording import Level, read_recording
+from pipelines.ingest.recording import Level
 from pipelines.settings import Settings, parse_slo
 from pipelines.warmth import read_warm, write_warm
 
@@ -22,7 +23,7 @@ STEP_LEVELS = ("S2", "S3")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See `twincast backtest --help`."""
-    parser.add_argument("recording", type=Path, metavar="DIR", help="folder of a recording")
+    parser.add_argument("recording", type=Path, metavar="DIR", help="folder of a recording or an archive")
     parser.add_argument("--level", choices=get_args(Level), default="S3", help="what the core gets to see (default S3)")
     parser.add_argument("--slo", action="append", metavar="METRIC:QUANTILE:SECONDS", help="such as ttft_s:0.95:0.5")
     parser.add_argument("--warm", type=Path, metavar="FILE", help="begin with what was learned elsewhere")
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
     """Run, print, and write what was asked for."""
-    recording = read_recording(args.recording, args.level)
+    recording = read_archived(args.recording, args.level)
     core = replace(settings.core(recording.deployment), steps_expected=args.level in STEP_LEVELS)
     slos = tuple(parse_slo(text) for text in args.slo or ()) or core.slos
     warm = None if args.warm is None else read_warm(args.warm)

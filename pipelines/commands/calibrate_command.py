@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
+from pipelines.archive.archived_recording import read_archived
 from pipelines.backtest import backtest
 from pipelines.errors import ConfigError
-from pipelines.ingest.recording import Recording, read_recording
+from pipelines.ingest.recording import Recording
 from pipelines.progress import progress_bar
 from pipelines.replays import calibrate, replay_windows
 from pipelines.settings import Settings
@@ -32,7 +33,9 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See `twincast calibrate --help`."""
-    parser.add_argument("recordings", type=Path, nargs="+", metavar="DIR", help="folders of recordings, in time order")
+    parser.add_argument(
+        "recordings", type=Path, nargs="+", metavar="DIR", help="folders of recordings or archives, in order"
+    )
     parser.add_argument("--since", default="24h", metavar="SPAN", help="only the last such as 90s, 30m, 24h, 7d (24h)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the account as JSON (- for stdout)")
 
@@ -40,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, settings: Settings) -> int:
     """Replay, print, and say by the exit code whether the bias grows."""
     since_s = span_s(args.since)
-    recordings = [read_recording(folder) for folder in args.recordings]
+    recordings = [read_archived(folder) for folder in args.recordings]
     newest_us = max((event.at_us for recording in recordings for event in recording), default=0)
     replayed: list[ClosedWindow] = []
     for recording in recordings:

@@ -26,7 +26,9 @@ CASE_SUFFIX = ".toml"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See `twincast evidence --help`."""
-    parser.add_argument("base", type=Path, metavar="BASE", help="a recording, a kernel trace, or a case file (.toml)")
+    parser.add_argument(
+        "base", type=Path, metavar="BASE", help="a recording or archive, a kernel trace, or a case (.toml)"
+    )
     parser.add_argument("candidate", type=Path, nargs="?", metavar="CANDIDATE", help="the other one (not with a case)")
     parser.add_argument("--deployment", metavar="NAME", help="which one, where a recording holds several")
     parser.add_argument("--limit", action="append", default=[], metavar="METRIC:QUANTILE:SECONDS", help="who falls out")
