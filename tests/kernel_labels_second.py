@@ -347,6 +347,49 @@ C void moe_q6_K<c10::Half, false>
 E fusedBuildExpertMapsSortFirstTokenAndStrides
 E rotary_kernel
 """
+_WITH_PLAIN_WORDS = """
+C void r4d_gemm_w4a16_nt_m64_kernel<1, 1, true>(unsigned short const*, unsigned int const*) [clone .kd]
+E void vllm::rms_norm_kernel<c10::BFloat16, 8, 2, true>(c10::BFloat16*, c10::BFloat16 const*, long) [clone .kd]
+E void vllm::rotary_embedding_kernel<c10::BFloat16, c10::BFloat16, true>(long const*, c10::BFloat16*) [clone .kd]
+E triton_poi_fused__to_copy_embedding_0.kd
+E void norm_quant<false, 512>(unsigned short const*, unsigned short const*, unsigned char*, float*) [clone .kd]
+E triton_poi_fused_add_1.kd
+K reshape_and_cache_kernel_flash.kd
+E triton_red_fused_7.kd
+A void r4d_attn_decode_kernel<3, 16, 256, 6, 16, 0, 3430971>(R4DArgs, int) [clone .kd]
+E void vllm::dynamic_per_token_scaled_fp8_quant_kernel_strided<c10::BFloat16, c10::Float8_e4m3fn>
+E std::enable_if<T2>(int)0&&vllm::_typeConvert<T1>::exists, void>::type vllm::fused_add_rms_norm_kern
+K void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16, (vllm::Fp8KVCacheDataType)0
+A cudnn_generated_fort_native_sdpa_sm100_flash_bprop_f16_knob_7_128x128x64
+A cudnn_generated_fort_native_sdpa_sm100_flash_fprop_f16_knob_7_128x128x64
+C nvjet_sm100_qrsss_256x256_128x4_2x1_2cta_v_bz_NTT
+E triton_poi_fused_add_cat_mul_rsub_sigmoid_silu_split_0
+E multi_tensor_apply_kernel<TensorListMetadata<5, false>, AdamFunctor<float, float>>
+N void deep_ep::intranode::dispatch<(int)2, (int)768, (int)8192>(int4 *, float *, float *, int *)
+E at::native::detail::split_with_sizes_copy_out_contiguous_no_cast_kernel(char **, char **)
+E void transformer_engine::normalization::rmsnorm_fwd_general_kernel<transformer_engine::normalization>
+E void causal_conv1d_channellast_fwd_kernel<Causal_conv1d_channellast_fwd_kernel_traits<(int)128>>
+E _permute_kernel
+E _unpermute_kernel
+A _chunk_state_fwd_kernel
+A _v4_attention_bwd_kernel
+A _v4_csa_attention_pool_sparse_bwd_kernel
+A _v4_attention_fwd_kernel
+N void primus_turbo::deep_ep::intranode::cached_notify_combine<8>
+C void ck_tile::kentry<1, GroupedGemmKernel<ck_tile::GemmTile>>
+E triton_per_fused__to_copy_arange_bucketize_clamp_mul_reciprocal_select_sum_unsqueeze_1
+E _qwen_gdn_chunk_cumsum_kernel_v6_standalone
+A _qwen_gdn_kkt_solve_bf16_kernel_bt64_one_cta_stage6x_x2
+A _qwen_gdn_wu_kernel_bt64_fused_bf16_solved_stage6u
+A _qwen_gdn_chunk_o_bf16_vnew_bf16_out_kernel_bt64_stage6w
+E layer_norm_gated_fwd_kernel
+E _causal_conv1d_fwd_kernel
+C void sgemm_largek_lds64<true, false, 5>(float*)
+C void mul_mat_vec_q<(ggml_type)16, 1, true, false>
+C mul_mat_vec_q4_0_q8_1_cuda4
+"""
 BEFORE_VERSION_3: dict[str, str] = {line[2:]: CLASSES[line[0]] for line in _NAMES.strip().splitlines()}
 AFTER_VERSION_3: dict[str, str] = {line[2:]: CLASSES[line[0]] for line in _AFTER.strip().splitlines()}
 """Names met in further tables and labelled when the rules of version 3 stood; none was left out of a table."""
+WITH_PLAIN_WORDS: dict[str, str] = {line[2:]: CLASSES[line[0]] for line in _WITH_PLAIN_WORDS.strip().splitlines()}
+"""Names of further tables, labelled once the rules of version 3 had what those before taught; none was left out."""

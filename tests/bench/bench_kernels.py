@@ -13,7 +13,7 @@ import msgspec
 from pipelines.ingest.kernel_trace import read_profile
 from pipelines.ingest.lines import read_all
 from tests.kernel_labels import BY_DIGEST, BY_NAME, digest
-from tests.kernel_labels_second import AFTER_VERSION_3, BEFORE_VERSION_3
+from tests.kernel_labels_second import AFTER_VERSION_3, BEFORE_VERSION_3, WITH_PLAIN_WORDS
 from twin.cost.span_rules import RULES_VERSION, SpanRules
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "kernel_traces"
@@ -46,6 +46,7 @@ def main() -> None:
     for told, labels, first in (
         ("before version 3 was written", BEFORE_VERSION_3, "version 2: 157, version 3 at first sight: 243 of 250"),
         ("when it stood", AFTER_VERSION_3, "at first sight 76 of 85"),
+        ("when it had learned from those", WITH_PLAIN_WORDS, "at first sight 39 of 39"),
     ):
         agreed = sum(rules.classify(name) == label for name, label in labels.items())
         print(

@@ -15,7 +15,7 @@ from pipelines.evidence.evidence_sources import is_trace, profile_of_steps, read
 from pipelines.ingest.kernel_trace import read_profile
 from schemas.steps import Step
 from tests.kernel_labels import BY_DIGEST, BY_NAME, LATER, digest
-from tests.kernel_labels_second import AFTER_VERSION_3, BEFORE_VERSION_3
+from tests.kernel_labels_second import AFTER_VERSION_3, BEFORE_VERSION_3, WITH_PLAIN_WORDS
 from tests.made_evidence import half_loaded, window
 from tests.made_jobs import AS_OF_US
 from twin.cost.span_rules import SpanRules
@@ -66,7 +66,9 @@ def test_names_labelled_after_the_rules_agree_as_well() -> None:
     assert not set(LATER) & set(BY_NAME)
 
 
-@pytest.mark.parametrize("labels", [BEFORE_VERSION_3, AFTER_VERSION_3], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "labels", [BEFORE_VERSION_3, AFTER_VERSION_3, WITH_PLAIN_WORDS], ids=["before", "after", "last"]
+)
 def test_names_of_other_stacks_agree(labels: dict[str, str]) -> None:
     rules = SpanRules()
     wrong = [name for name, label in labels.items() if rules.classify(name) != label]

@@ -8,12 +8,13 @@ Law: every name gets the same answer whatever was asked before; a name that no r
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 
 from twin.cost.taxonomy import SpanClass
 
 RULES_VERSION = 3
+MOST_KNOWN = 50_000
+"""Names whose answer is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,7 @@ class SpanRules:
 
     rules: tuple[SpanRule, ...] = RULES
     version: str = str(RULES_VERSION)
+    _known: dict[str, SpanClass | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def classify(self, name: str) -> SpanClass | None:
         """The class of a kernel's or runtime call's name; None if no rule knows it.
@@ -166,7 +168,12 @@ class SpanRules:
         >>> SpanRules().classify("ncclKernel_AllReduce_RING_LL_Sum_float") is SpanClass.COMMUNICATION
         True
         """
-        return _classify(self.rules, name)
+        if name not in self._known:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            text = name.lower()
+            self._known[name] = next((rule.span_class for rule in self.rules if re.search(rule.pattern, text)), None)
+        return self._known[name]
 
     def with_rules(self, own: Iterable[SpanRule], version: str) -> "SpanRules":
         """The same table with own rules in front. Raises ValueError for a pattern that is none."""
@@ -177,9 +184,3 @@ class SpanRules:
             except re.error as error:
                 raise ValueError(f"rule {rule.pattern!r} is no pattern: {error}") from error
         return SpanRules(rules, version)
-
-
-@lru_cache(maxsize=50_000)
-def _classify(rules: tuple[SpanRule, ...], name: str) -> SpanClass | None:
-    text = name.lower()
-    return next((rule.span_class for rule in rules if re.search(rule.pattern, text)), None)
