@@ -31,4 +31,6 @@ def read_graph(path: Path, parallelism: Parallelism | None = None, *, async_sche
     except OSError as error:
         raise ConfigError(f"model file {file} cannot be read ({error.strerror}); check the path") from error
     except ValueError as error:
-        raise ConfigError(f"model file {file}: {error}; give the config.json or ONNX file of a known family") from error
+        split_badly = str(error).startswith("parallelism: ")
+        next_step = "split it otherwise" if split_badly else "give the config.json or ONNX file of a known family"
+        raise ConfigError(f"model file {file}: {error}; {next_step}") from error

@@ -19,11 +19,11 @@ MOST_RANKED = 5
 
 
 def curve_account(curve: LoadCurve) -> dict[str, Any]:
-    """The load curve for JSON; means over replications, null where undefined or infinite."""
+    """The load curve for JSON; means over replications, null where undefined, infinite or lower than any rate."""
     mean, low, high = curve.ceiling()
     return {
         "ceiling_requests_per_s": {"mean": _finite(mean), "low": _finite(low), "high": _finite(high)},
-        "knee_requests_per_s": curve.knee_requests_per_s,
+        "knee_requests_per_s": curve.knee_requests_per_s or None,
         "curve": [
             {
                 "offered_requests_per_s": float(rate),
@@ -65,8 +65,12 @@ def print_curve(curve: LoadCurve, console: Console) -> None:
     mean, low, high = curve.ceiling()
     interval = "" if math.isnan(low) else f" (90 % interval {low:.2f} .. {high:.2f})"
     console.print(f"ceiling {mean:.2f} requests/s{interval}: what is completed in overload", soft_wrap=True)
-    knee = f"knee {curve.knee_requests_per_s:.2f} requests/s: the largest rate of these that is kept up with"
-    console.print(f"{knee} (at least {KEEPS_UP_RATIO:.0%} completed)", soft_wrap=True)
+    completed = f"(at least {KEEPS_UP_RATIO:.0%} completed)"
+    if curve.knee_requests_per_s:
+        knee = f"knee {curve.knee_requests_per_s:.2f} requests/s: the largest rate of these that is kept up with"
+    else:
+        knee = "no knee: none of these rates is kept up with, offer lower ones"
+    console.print(f"{knee} {completed}", soft_wrap=True)
 
 
 def print_grid(points: Sequence[Point], limits: Sequence[SloTarget], console: Console) -> None:

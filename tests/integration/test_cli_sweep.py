@@ -40,6 +40,14 @@ def test_the_ceiling_lies_at_the_knee_and_is_that_of_a_full_batch(
     assert point["ceiling_requests_per_s"] == pytest.approx(ceiling, rel=0.1)
 
 
+def test_where_no_rate_is_kept_up_with_there_is_no_knee(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    curve = swept(tmp_path, recording, "--rates", "5000", "--span", "20", "--replications", "1")
+    assert curve["knee_requests_per_s"] is None
+    assert "no knee: none of these rates is kept up with" in capsys.readouterr().out
+
+
 def test_tightening_the_tpot_limit_says_which_batch_sizes_fall_out(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

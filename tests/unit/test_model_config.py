@@ -151,6 +151,8 @@ def test_layers_without_experts_are_dense() -> None:
         ({"model_type": None}, "model_type None is not known"),
         ({"hidden_size": None}, "hidden_size must be a whole number >= 1, got None"),
         ({"num_hidden_layers": -1}, "num_hidden_layers must be a whole number >= 1, got -1"),
+        ({"num_hidden_layers": 1_000_000}, "num_hidden_layers must be at most 1,000, got 1,000,000"),
+        ({"vocab_size": 2**60}, "vocab_size must be at most"),
         ({"vocab_size": 1.5}, "vocab_size must be a whole number"),
         ({"num_key_value_heads": 5}, "num_attention_heads 32 must be a multiple of num_key_value_heads 5"),
         ({"torch_dtype": "int3"}, "torch_dtype 'int3' is not known"),

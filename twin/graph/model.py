@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 Config = Mapping[str, object]
+MOST = 2**40
+MOST_LAYERS = 1_000
+"""The graph holds every operator of every layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,4 +189,7 @@ def _whole(config: Config, name: str, default: int | None = None, *, least: int 
         value = default
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"model config: {name} must be a whole number >= {least}, got {value!r}")
+    most = MOST_LAYERS if name == "num_hidden_layers" else MOST
+    if value > most:
+        raise ValueError(f"model config: {name} must be at most {most:,}, got {value:,}")
     return value
