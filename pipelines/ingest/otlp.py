@@ -9,11 +9,13 @@ References: opentelemetry-proto 1.x, trace/v1 and common/v1; OTLP/JSON: ids in h
 """
 
 import importlib
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from enum import Enum
+from functools import cache, lru_cache
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -26,6 +28,14 @@ Value = str | int | float | bool
 Attributes = dict[str, Value]
 
 NS_MAX = 2**63 - 1
+STRANGER = ""
+"""Stands for every name of an attribute that is not known."""
+MAX_KNOWN_NAMES = 256
+MAX_NAME = 256
+STRANGERS_TO_LEARN = 2_000
+"""To learn names costs as much as this many strangers do."""
+MET_OFTEN = 20
+MAX_READERS = 8
 _Nanoseconds = Annotated[int, Meta(ge=0, le=NS_MAX)]
 _ERROR_CODES = (2, "2", "STATUS_CODE_ERROR")
 
@@ -72,11 +82,35 @@ class KeyValue(Struct, frozen=True, gc=False):
     value: _AnyValue = _AnyValue()
 
 
+class _Key(Enum):
+    """Base of the names of attributes that a `_JsonReader` knows; `told` of a member is the name if it is wanted.
+
+    A name that is known costs neither a new text nor its hash, which is a tenth of the work.
+    """
+
+    told: str | None
+    strangers: list[str]
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        if len(cls.strangers) < STRANGERS_TO_LEARN and len(str(value)) <= MAX_NAME:
+            cls.strangers.append(str(value))
+        return cls(STRANGER)
+
+
+K = TypeVar("K")
+
+
+class _SpanAttribute(Struct, Generic[K], frozen=True, gc=False):
+    key: K
+    value: _AnyValue = _AnyValue()
+
+
 class _Status(Struct, frozen=True, gc=False):
     code: int | str = 0
 
 
-class _JsonSpan(Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
+class _JsonSpan(Struct, Generic[K], frozen=True, gc=False, kw_only=True, rename="camel"):
     """Fields in the order in which exporters write them, which reads faster."""
 
     trace_id: str
@@ -85,7 +119,7 @@ class _JsonSpan(Struct, frozen=True, gc=False, kw_only=True, rename="camel"):
     name: str
     start_time_unix_nano: _Nanoseconds
     end_time_unix_nano: _Nanoseconds
-    attributes: list[KeyValue] = []
+    attributes: list[_SpanAttribute[K]] = []
     status: _Status = _Status()
 
 
@@ -97,18 +131,18 @@ class _Scope(Struct, frozen=True):
     name: str = ""
 
 
-class _ScopeSpans(Struct, frozen=True, rename="camel"):
-    spans: list[_JsonSpan] = []
+class _ScopeSpans(Struct, Generic[K], frozen=True, rename="camel"):
+    spans: list[_JsonSpan[K]] = []
     scope: _Scope = _Scope()
 
 
-class _ResourceSpans(Struct, frozen=True, rename="camel"):
-    scope_spans: list[_ScopeSpans] = []
+class _ResourceSpans(Struct, Generic[K], frozen=True, rename="camel"):
+    scope_spans: list[_ScopeSpans[K]] = []
     resource: _Resource = _Resource()
 
 
-class _Request(Struct, frozen=True, rename="camel"):
-    resource_spans: list[_ResourceSpans]
+class _Request(Struct, Generic[K], frozen=True, rename="camel"):
+    resource_spans: list[_ResourceSpans[K]]
 
 
 class _RawScopeSpans(Struct, frozen=True, rename="camel"):
@@ -126,9 +160,7 @@ class _RawRequest(Struct, frozen=True, rename="camel"):
 
 
 # Lax decoding reads 64-bit integers from strings, as OTLP/JSON writes them; booleans stay refused where numbers belong.
-_REQUEST = msgspec.json.Decoder(_Request, strict=False)
 _RAW_REQUEST = msgspec.json.Decoder(_RawRequest, strict=False)
-_SPAN = msgspec.json.Decoder(_JsonSpan, strict=False)
 _DECODING_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -142,7 +174,7 @@ def flatten(value: bytes, wanted: frozenset[str]) -> Flattened:
         raise SchemaError("empty", "no bytes", OTLP_SPANS.name)
     if len(value) > MAX_MESSAGE_BYTES:
         raise SchemaError("too_large", f"{len(value)} bytes, at most {MAX_MESSAGE_BYTES}", OTLP_SPANS.name)
-    return _flatten_json(value, wanted) if is_json(value) else protobuf_reader().flatten(value, wanted)
+    return _json_reader(wanted).flatten(value) if is_json(value) else protobuf_reader().flatten(value, wanted)
 
 
 @cache
@@ -164,40 +196,68 @@ def is_json(value: bytes) -> bool:
     return value[:1] == b"{" or value.lstrip()[:1] == b"{"
 
 
-def _flatten_json(value: bytes, wanted: frozenset[str]) -> Flattened:
-    try:
-        request = _REQUEST.decode(value)
-    except _DECODING_ERRORS as error:
-        return _flatten_json_singly(value, wanted, error)
-    spans: list[Span] = []
-    for group in request.resource_spans:
-        resource = plain_attributes(group.resource.attributes)
-        for scope_group in group.scope_spans:
-            scope = scope_group.scope.name
-            spans += [_from_json(span, wanted, resource, scope) for span in scope_group.spans]
-    return Flattened(tuple(spans))
+class _JsonReader:
+    """Decodes spans, with the wanted names of attributes and those met so far known; results do not depend on these."""
+
+    def __init__(self, wanted: frozenset[str]) -> None:
+        self._wanted = wanted
+        self._known = {STRANGER} | wanted
+        self._strangers: list[str] = []
+        self._learn()
+
+    def _learn(self) -> None:
+        """Know the names that were met often, as long as there is room."""
+        often = sorted(name for name, times in Counter(self._strangers).items() if times >= MET_OFTEN)
+        self._known |= set(often[: max(MAX_KNOWN_NAMES - len(self._known), 0)])
+        self._strangers.clear()
+        keys: Any = _Key
+        request, span = cast(Any, _Request), cast(Any, _JsonSpan)
+        key = keys("Key", {f"NAME_{place}": name for place, name in enumerate(sorted(self._known))})
+        key.strangers = self._strangers
+        for member in key:
+            member.told = member.value if member.value in self._wanted - {STRANGER} else None
+        self._request = msgspec.json.Decoder(request[key], strict=False)
+        self._span = msgspec.json.Decoder(span[key], strict=False)
+
+    def flatten(self, value: bytes) -> Flattened:
+        """See the function of the module."""
+        try:
+            request = self._request.decode(value)
+        except _DECODING_ERRORS as error:
+            return self._flatten_singly(value, error)
+        if len(self._strangers) >= STRANGERS_TO_LEARN and len(self._known) < MAX_KNOWN_NAMES:
+            self._learn()
+        spans: list[Span] = []
+        for group in request.resource_spans:
+            resource = plain_attributes(group.resource.attributes)
+            for scope_group in group.scope_spans:
+                scope = scope_group.scope.name
+                spans += [_from_json(span, resource, scope) for span in scope_group.spans]
+        return Flattened(tuple(spans))
+
+    def _flatten_singly(self, value: bytes, whole: Exception) -> Flattened:
+        """The message holds something wrong: read span by span, so that the good ones apply."""
+        try:
+            request = _RAW_REQUEST.decode(value)
+        except _DECODING_ERRORS:
+            raise schema_error(OTLP_SPANS.name, value, whole) from None
+        spans: list[Span] = []
+        refused: list[tuple[int, SchemaError]] = []
+        for group in request.resource_spans:
+            resource = plain_attributes(group.resource.attributes)
+            for scope_group in group.scope_spans:
+                for raw in scope_group.spans:
+                    try:
+                        span = _from_json(self._span.decode(raw), resource, scope_group.scope.name)
+                    except _DECODING_ERRORS as error:
+                        index = len(spans) + len(refused)
+                        refused.append((index, _span_error(bytes(raw), error)))
+                    else:
+                        spans.append(span)
+        return Flattened(tuple(spans), tuple(refused))
 
 
-def _flatten_json_singly(value: bytes, wanted: frozenset[str], whole: Exception) -> Flattened:
-    """The message holds something wrong: read span by span, so that the good ones apply."""
-    try:
-        request = _RAW_REQUEST.decode(value)
-    except _DECODING_ERRORS:
-        raise schema_error(OTLP_SPANS.name, value, whole) from None
-    spans: list[Span] = []
-    refused: list[tuple[int, SchemaError]] = []
-    for group in request.resource_spans:
-        resource = plain_attributes(group.resource.attributes)
-        for scope_group in group.scope_spans:
-            for raw in scope_group.spans:
-                try:
-                    span = _from_json(_SPAN.decode(raw), wanted, resource, scope_group.scope.name)
-                except _DECODING_ERRORS as error:
-                    index = len(spans) + len(refused)
-                    refused.append((index, _span_error(bytes(raw), error)))
-                else:
-                    spans.append(span)
-    return Flattened(tuple(spans), tuple(refused))
+_json_reader = lru_cache(maxsize=MAX_READERS)(_JsonReader)
 
 
 def _span_error(raw: bytes, error: Exception) -> SchemaError:
@@ -207,11 +267,11 @@ def _span_error(raw: bytes, error: Exception) -> SchemaError:
     return found
 
 
-def _from_json(span: _JsonSpan, wanted: frozenset[str], resource: Attributes, scope: str) -> Span:
+def _from_json(span: _JsonSpan[Any], resource: Attributes, scope: str) -> Span:
     attributes: Attributes = {}
     for pair in span.attributes:
-        key = pair.key
-        if key in wanted:
+        key = pair.key.told
+        if key is not None:
             value = pair.value
             number = value.doubleValue
             if number is not None:

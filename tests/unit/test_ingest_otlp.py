@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from pipelines.errors import ConfigError
 from pipelines.ingest.join import SpanJoiner
-from pipelines.ingest.otlp import Span, flatten
+from pipelines.ingest.otlp import MAX_KNOWN_NAMES, STRANGERS_TO_LEARN, Span, _json_reader, flatten
 from pipelines.ingest.otlp_metrics import engine_stats_of
 from pipelines.ingest.span_mapping import Rule, SpanMapping, read_mapping
 from pipelines.ingest.spans import WANTED, request_record
@@ -85,6 +85,24 @@ def record_of(attributes: dict[str, Any], **changes: Any) -> Any:
 def test_both_encodings_give_equal_spans() -> None:
     document = message(json_span(), json_span({**ATTRIBUTES, "gen_ai.usage.completion_tokens": 0}))
     assert flatten(json.dumps(document).encode(), WANTED) == flatten(protobuf(document), WANTED)
+
+
+def test_names_met_before_change_nothing_and_are_bounded() -> None:
+    """Names that are wanted, strange, long, empty and, in the end, more than are kept."""
+    wanted = frozenset({"first", "last", "x" * 300})
+    for turn in range(12):
+        strange = [f"{turn}/{place}" for place in range(28)] + ["", "STRANGER", "y" * 300]
+        given = {"first": 1, **dict.fromkeys(strange, "no"), "x" * 300: 2.5, "last": True}
+        spans = [*[json_span(given)] * 80, json_span({"last": "text"})]
+        for _ in range(2):
+            found = flatten(json.dumps(message(*spans)).encode(), wanted)
+            told = [span.attributes for span in found.spans]
+            assert told == [{"first": 1, "x" * 300: 2.5, "last": True}] * 80 + [{"last": "text"}]
+        broken = json.dumps(message(*spans, json_span({"first": 3}, traceId=7))).encode()
+        assert [span.attributes for span in flatten(broken, wanted).spans] == [s.attributes for s in found.spans]
+    reader = _json_reader(wanted)
+    assert len(reader._known) == MAX_KNOWN_NAMES
+    assert len(reader._strangers) <= STRANGERS_TO_LEARN
 
 
 def test_a_vllm_span_is_a_finished_request() -> None:
