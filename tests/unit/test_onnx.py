@@ -185,7 +185,7 @@ def test_a_model_file_is_known_by_its_name(tmp_path: Path) -> None:
     by_directory, by_file = read_graph(tmp_path), read_graph(tmp_path / "config.json", Parallelism(tensor=2))
     assert by_directory == operator_graph(model_from_config(CONFIG))
     assert by_file.devices == 2
-    with pytest.raises(ConfigError, match="tensor 3 must divide .* heads; split it otherwise"):
+    with pytest.raises(ConfigError, match=r"tensor 3 must divide .* heads; split it otherwise"):
         read_graph(tmp_path, Parallelism(tensor=3))
     assert read_graph(tmp_path / "m.onnx") == graph_from_onnx(decoder())
 
