@@ -1,7 +1,8 @@
 """The common case of `fast`, in one loop over local variables: first come first served, no shared blocks.
 
 A flight costs a few microseconds here and several times that through methods, which is what a replay of a day is made
-of. Whatever is rare (preemption, several prefills at once) ends the cruise; `fast` does one flight and calls again.
+of: taking in arrivals and handing out first tokens as two functions made the whole 11 % slower. Whatever is rare
+(preemption, several prefills at once) ends the cruise; `fast` does one flight and calls again.
 Law: with and without cruising every result is the same.
 """
 
