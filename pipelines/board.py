@@ -15,7 +15,7 @@ from schemas.codec import SchemaError, decode
 from schemas.engines import EngineConfig
 from schemas.forecasts import Forecast, HorizonForecast, LatencyEstimate
 from schemas.requests import RequestFinished, RequestRecord
-from schemas.scores import Score
+from schemas.scores import Replay, Score
 from schemas.slos import Slos, SloTarget
 from schemas.steps import Step, StepBatch
 from schemas.topics import DLQ
@@ -66,6 +66,8 @@ class Board:
     bands: OrderedDict[int, tuple[float, float, float, float]] = field(default_factory=OrderedDict)
     """By the end of the shortest horizon's window (event time): value, low, high in seconds, breach probability."""
     scores: deque[Score] = field(default_factory=lambda: deque(maxlen=MAX_FORECASTS))
+    replay: Replay | None = None
+    """The newest closed window that the twin ran through again."""
     coverage: Coverage = field(default_factory=Coverage)
     alerts: deque[Alert] = field(default_factory=lambda: deque(maxlen=MAX_ALERTS))
     dead_letters: int = 0
@@ -109,6 +111,8 @@ class Board:
             if found.phase == "fine":
                 self.scores.append(found)
                 self.coverage.add(found)
+        elif isinstance(found, Replay):
+            self.replay = found
         elif isinstance(found, Alert):
             self.alerts.append(found)
 

@@ -13,14 +13,14 @@ from rich.text import Text
 
 from pipelines.board import US_PER_S, Board, horizons_of, latency_of
 from schemas.forecasts import Forecast, LatencyEstimate
-from schemas.scores import Score
+from schemas.scores import Replay, Score
 
 CHART_ROWS, LOW_CHART_ROWS = 12, 5
 LEAST_S, MOST_S = 0.02, 60.0
 """The chart's scale is logarithmic from here to here."""
 AXIS_WIDTH = 8
 SIDE_BY_SIDE_WIDTH = 100
-FULL_HEIGHT, FULL_HEIGHT_STACKED = 32, 40
+FULL_HEIGHT, FULL_HEIGHT_STACKED = 33, 42
 """Lines of the whole picture with its tables side by side and one over the other; a lower terminal gets a low one."""
 TICKS_SHOWN = 40
 LEGEND = "● what happened   ░ forecast interval   ━ forecast   ┄ SLO   (a column: requests of 30 s)"
@@ -36,7 +36,7 @@ def render(board: Board, width: int, status: str, height: int | None = None) -> 
         Panel(chart, title=_chart_title(board), title_align="left", border_style="dim"),
         *((_forecast_table(board), _state_line(board)) if low else (_tables(board, width),)),
         _alerts(board, 1 if low else 3),
-        _counts(board),
+        _counts(board, low),
     )
 
 
@@ -251,7 +251,7 @@ def _alerts(board: Board, newest: int) -> RenderableType:
     return text
 
 
-def _counts(board: Board) -> RenderableType:
+def _counts(board: Board, low: bool) -> RenderableType:
     cover = board.coverage
     covered = f"{cover.covered / cover.cells:.0%} of {cover.cells}" if cover.cells else "-"
     text = Text(style="dim")
@@ -259,6 +259,8 @@ def _counts(board: Board) -> RenderableType:
     text.append(f"   dead letters {board.dead_letters}")
     if board.scores:
         text.append(f"\nlast scored: {score_line(board.scores[-1], board.first_us)}")
+    if not low and board.replay is not None and board.replay.cause is not None:
+        text.append(f"\nlast replayed: {replay_line(board.replay, board.first_us)}")
     text.append("\n`twincast watch` shows this in another terminal, `twincast watch --json` for programs")
     return text
 
@@ -274,3 +276,15 @@ def score_line(score: Score, first_us: int) -> str:
         f"+{at_s:.0f} s over {score.horizon_s:.0f} s: TTFT P95 forecast {cell.forecast_s:.2f} s, "
         f"was {observed} ({'inside' if cell.covered else 'outside'})"
     )
+
+
+def replay_line(replay: Replay, first_us: int) -> str:
+    """Why the forecast of one closed window missed, in words."""
+    parts = (("traffic", replay.traffic_log), ("costs", replay.costs_log), ("the rest", replay.rest_log))
+    told = ", ".join(f"{name} {math.expm1(part):+.0%}" for name, part in parts)
+    where = f"+{(replay.as_of_us - first_us) / US_PER_S:.0f} s over {replay.window_s:.0f} s"
+    grows = [f"P{row.quantile * 100:g}" for row in replay.trend if row.grows]
+    beside = f"; bias grows at {', '.join(grows)}" if grows else ""
+    error = math.expm1(replay.error_log)
+    cause = "nothing to explain" if replay.cause == "none" else f"cause {replay.cause}"
+    return f"{where}: latencies {error:+.0%} off, {cause} ({told}){beside}"

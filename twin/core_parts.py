@@ -16,6 +16,8 @@ from twin.credibility import Authority
 from twin.deployment import DeploymentState
 from twin.drift import DriftAlerts
 from twin.metrics import CLOSES_AFTER_S
+from twin.outlook import STEP_S, STEPS
+from twin.outlook_widths import OutlookWidths
 from twin.replay_calibration import ReplayCalibration
 from twin.risk import RiskAlerts
 from twin.scoring import SkillLedger
@@ -44,6 +46,7 @@ class Parts:
         self.risk = RiskAlerts(deployment)
         self.advisor = Advisor(settings.policy)
         self.windows = OpenWindows()
+        self.outlook_widths = OutlookWidths(STEPS, STEP_S)
 
     def plain(self) -> dict[str, Any]:
         """All of it as plain data."""
@@ -57,6 +60,7 @@ class Parts:
             "risk": self.risk.snapshot(),
             "advisor": self.advisor.snapshot(),
             "windows": self.windows.snapshot(),
+            "outlook_widths": self.outlook_widths.snapshot(),
         }
 
     def restore(self, data: Mapping[str, Any]) -> None:
@@ -72,6 +76,8 @@ class Parts:
         if "advisor" in data:  # older snapshots have none
             self.advisor = Advisor.restore(data["advisor"], self.settings.policy)
         self.windows = OpenWindows.restore(data["windows"])
+        if "outlook_widths" in data:  # older snapshots have none
+            self.outlook_widths = OutlookWidths.restore(data["outlook_widths"], STEPS, STEP_S)
 
     def adopt(self, earlier: Mapping[str, Any]) -> None:
         """Begin warm: take over costs, overheads and interval widths of another run, not its time or requests."""

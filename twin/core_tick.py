@@ -81,13 +81,14 @@ def close_windows(parts: Parts, as_of_us: int) -> list[Effect]:
 
 
 def judge(parts: Parts, as_of_us: int) -> None:
-    """What forecasts may be used for."""
+    """What forecasts may be used for, and how far outlooks were right."""
     state = parts.state
     parts.authority.on_inputs(as_of_us, state.input_level, state.steps_learned)
     prints = [repr(room.config.fingerprint) for _, room in sorted(state.rooms.items()) if room.config is not None]
     fingerprint = sha256(";".join(prints).encode()).hexdigest()
     parts.authority.on_fingerprint(as_of_us, fingerprint)
     parts.authority.on_drift(as_of_us, "cost", bool(parts.drift.drifting))
+    parts.outlook_widths.on_tick(as_of_us, state.traffic.arrivals)
     parts.replays.on_fingerprints({name: repr(r.config.fingerprint) for name, r in state.rooms.items() if r.config})
 
 
@@ -124,6 +125,7 @@ def footing_at(parts: Parts, as_of_us: int, applied: Mapping[tuple[str, int], in
             ),
             steps_learned=state.steps_learned,
         ),
+        outlook_widths=parts.outlook_widths.freeze(),
     )
 
 
@@ -191,6 +193,8 @@ def publish(parts: Parts, pending: Pending, result: SimulationResult) -> list[Ef
     if result.phase == "fine":
         effects += [Emit(ALERTS, parts.deployment, alert) for alert in parts.risk.on_forecast(forecast)]
         parts.replays.tapes.on_forecast(forecast)
+        if forecast.outlook is not None:
+            parts.outlook_widths.on_outlook(forecast.as_of_us, forecast.outlook)
     for horizon_s, baselines in pending.baselines.items():
         parts.windows.open(forecast, horizon_s, baselines)
     told = parts.advisor.on_result(forecast, pending.job, result, parts.settings.period_s)

@@ -30,6 +30,7 @@ from twin.credibility import Standing, margin_ratio
 from twin.job import Curves, HorizonResult, ScenarioResult, SimulationJob, SimulationResult
 from twin.metrics import METRICS, QUANTILES, FloatArray
 from twin.outlook import outlook
+from twin.outlook_widths import FrozenWidths
 from twin.scoring import BASELINE_SCENARIO
 
 US_PER_S = 1_000_000
@@ -53,6 +54,7 @@ class Footing:
     calibration: FrozenCalibration
     period_s: float
     lineage: Lineage
+    outlook_widths: FrozenWidths = FrozenWidths()  # noqa: RUF009 - frozen
 
 
 def assemble(job: SimulationJob, result: SimulationResult, footing: Footing) -> Forecast:
@@ -87,7 +89,9 @@ def assemble(job: SimulationJob, result: SimulationResult, footing: Footing) -> 
         responses=insight.responses,
         engines=sum(engine.available_from_s <= 0.0 < engine.available_until_s for engine in job.engines),
         engines_starting=sum(engine.available_from_s > 0.0 for engine in job.engines),
-        outlook=outlook(job.traffic.rate, job.as_of_us, insight.ceiling_requests_per_s, job.engines),
+        outlook=outlook(
+            job.traffic.rate, job.as_of_us, insight.ceiling_requests_per_s, job.engines, footing.outlook_widths
+        ),
     )
 
 

@@ -7,33 +7,40 @@ watermark is never reached earlier; the upper side reaches a watermark no later 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from statistics import NormalDist
 
 from schemas.forecasts import Estimate, Outlook, Reach
 from twin.job import EngineSetup
+from twin.outlook_widths import LEVEL, FrozenWidths
 from twin.traffic.forecast import RateForecast
 
 SPAN_S = 7200.0
 STEP_S = 300.0
-LEVEL = 0.9
+STEPS = round(SPAN_S / STEP_S)
 WATERMARKS = (0.7, 0.85, 1.0)
 US_PER_S = 1_000_000
 MAX_PER_S = 1e9
+LEAST_REQUESTS = 0.5
+"""A low end of fewer requests than that in a step is none: a rate of 0 is no surprise then."""
 
 
 def outlook(
-    rate: RateForecast, as_of_us: int, ceiling: Estimate | None = None, engines: Sequence[EngineSetup] = ()
+    rate: RateForecast,
+    as_of_us: int,
+    ceiling: Estimate | None = None,
+    engines: Sequence[EngineSetup] = (),
+    widths: FrozenWidths = FrozenWidths(),  # noqa: B008 - frozen
 ) -> Outlook:
     """Mean rate of each `STEP_S` up to `SPAN_S`, and when it reaches `WATERMARKS` of the ceiling.
 
-    Engines of one kind of hardware carry their part of the ceiling, and of the traffic, in proportion to their number:
-    each kind is told apart, with how many of it there are. No `reaches` without a ceiling.
+    Intervals hold the mean rate of each step at `LEVEL`; `widths` make that so. Engines of one kind of hardware carry
+    their part of the ceiling, and of the traffic, in proportion to their number: each kind is told apart, with how many
+    of it there are. No `reaches` without a ceiling.
 
     >>> found = outlook(RateForecast.steady(2.0), 1_800_000_000_000_000)
     >>> len(found.value_per_s), found.value_per_s[0]
     (24, 2.0)
     """
-    steps = [_step(rate, number * STEP_S, (number + 1) * STEP_S) for number in range(round(SPAN_S / STEP_S))]
+    steps = [_step(rate, number, widths) for number in range(STEPS)]
     kinds = Counter(setup.config.hardware for setup in engines if setup.available_until_s > 0.0)
     limit = None if ceiling is None or ceiling.value <= 0.0 else ceiling.value
     return Outlook(
@@ -58,15 +65,17 @@ def outlook(
     )
 
 
-def _step(rate: RateForecast, begin_s: float, end_s: float) -> tuple[float, float, float]:
-    """Low, expected and high mean rate over (begin, end]: doubt of the level and counting noise together."""
-    mean = max(rate.expected_by(end_s) - rate.expected_by(begin_s), 0.0) / (end_s - begin_s)
+def _step(rate: RateForecast, number: int, widths: FrozenWidths) -> tuple[float, float, float]:
+    """Low, expected and high mean rate of one step: doubt of the level and counting noise, widened as errors told."""
+    begin_s, end_s = number * STEP_S, (number + 1) * STEP_S
+    mean = max(rate.expected_by(end_s) - rate.expected_by(begin_s), 0.0) / STEP_S
     if mean <= 0.0:
-        return 0.0, 0.0, -math.log1p(-LEVEL) / (end_s - begin_s)
-    counting = rate.dispersion / (mean * (end_s - begin_s))
+        return 0.0, 0.0, -math.log1p(-LEVEL) / STEP_S
+    counting = rate.dispersion / (mean * STEP_S)
     sigma = math.hypot(rate.sigma_at(end_s), math.sqrt(math.log1p(counting)))
-    z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
-    return mean * math.exp(-z * sigma), min(mean, MAX_PER_S), min(mean * math.exp(z * sigma), MAX_PER_S)
+    low, high = widths.interval(number, mean, sigma)
+    low = low if low * STEP_S >= LEAST_REQUESTS else 0.0
+    return low, min(mean, MAX_PER_S), min(high, MAX_PER_S)
 
 
 def _reached(as_of_us: int, rates_per_s: Sequence[float], limit_per_s: float) -> int | None:

@@ -1,8 +1,8 @@
 """Windows under way, taken down as time passes: the engines at their start, who came, sums of their steps.
 
 A window begins where a forecast does, the next one where it ends; once it has closed it is a `WindowJob`. Replays
-nothing. Laws: at most `MAX_OPEN` windows and `MAX_REQUESTS` requests are held, and a window that needs more is given
-up whole; what comes after a window's closing is not in its job; restoring a snapshot changes no job.
+nothing. Laws: at most `MAX_OPEN` windows and `MAX_REQUESTS` requests are held from a tick on, and a window that needs
+more is given up whole; what comes after a window's closing is not in its job; restoring a snapshot changes no job.
 """
 
 from collections.abc import Iterable, Mapping

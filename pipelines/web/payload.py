@@ -13,6 +13,7 @@ from pipelines.board import horizons_of, latency_of
 from pipelines.web.fleet import Fleet
 from pipelines.web.view import DeploymentView
 from schemas.forecasts import Forecast, HorizonForecast
+from schemas.scores import Replay
 from schemas.slos import SloTarget
 from twin.metrics import METRICS, QUANTILES
 
@@ -227,6 +228,22 @@ def _scores(view: DeploymentView, _: int) -> dict[str, Any]:
             }
             for scored in list(view.board.scores)[-SHOWN_SCORES:]
         ],
+        "replay": None if view.board.replay is None else _replay(view.board.replay),
+    }
+
+
+def _replay(found: Replay) -> dict[str, Any]:
+    """Why the newest window that was replayed missed its forecast, and where the bias goes."""
+    return {
+        "as_of_us": found.as_of_us,
+        "window_s": found.window_s,
+        "cause": found.cause,
+        "error_log": found.error_log,
+        "traffic_log": found.traffic_log,
+        "costs_log": found.costs_log,
+        "rest_log": found.rest_log,
+        "evidence": found.evidence,
+        "grows": [row.quantile for row in found.trend if row.grows],
     }
 
 

@@ -20,7 +20,7 @@ from schemas.changes import Change
 from schemas.engines import EngineConfig
 from schemas.forecasts import Forecast
 from schemas.requests import RequestFinished, RequestRecord
-from schemas.scores import Score
+from schemas.scores import Replay, Score
 from schemas.slos import Slos
 from schemas.steps import EngineStats, StepBatch
 from twin.ledger import Account, Ledger
@@ -85,6 +85,8 @@ class DeploymentView:
             self._on_forecast(found, made_us)
         elif isinstance(found, Score):
             self._on_score(found)
+        elif isinstance(found, Replay):
+            self.revisions["scores"] += 1
         elif isinstance(found, Alert):
             self.revisions["alerts"] += 1
         elif isinstance(found, Change):

@@ -76,7 +76,7 @@ def oracle(hours: float, *, constant: bool) -> None:
     slow = COST.scaled(SLOWER)
     make = poisson if constant else wandering
     requests = make(random, ORACLE_LOAD_PER_S / SLOWER, hours * 3600.0)
-    truth = serve(requests, slow, Noise.from_ratios(np.tile(_recorded_noise(random), (3, 1))))
+    truth = serve(requests, slow, Noise.from_ratios(np.tile(recorded_noise(random), (3, 1))))
     limit_s = 4.0 * float(np.quantile(truth.latencies.ttft_s, 0.95))
     slos = (SloTarget(metric="ttft_s", quantile=0.95, limit_s=limit_s),)
     settings = replace(SETTINGS, period_s=30.0, slos=slos)
@@ -99,7 +99,7 @@ def oracle(hours: float, *, constant: bool) -> None:
         print(f"  {alert.kind} at {(alert.at_us - START_US) / 1e6:.0f} s: {alert.cause}; {alert.evidence}")
 
 
-def _recorded_noise(random: np.random.Generator) -> FloatArray:
+def recorded_noise(random: np.random.Generator) -> FloatArray:
     """Ratios of 64 steps in a row to a fit over their whole recording, recordings without a hog chained."""
     pieces = []
     for name in names():

@@ -243,7 +243,7 @@ def test_staggered_ticks_come_a_period_apart_where_the_name_says() -> None:
     assert {later - at for at, later in itertools.pairwise(as_of_us)} == {settings.period_us}
 
 
-@pytest.mark.parametrize("part", ["advisor", "replays"])
+@pytest.mark.parametrize("part", ["advisor", "replays", "outlook_widths"])
 def test_a_core_restores_a_snapshot_of_before_there_was_a_part(part: str, undisturbed: tuple[Core, list[Emit]]) -> None:
     old = undisturbed[0].snapshot()
     state = {name: value for name, value in old.state.items() if name != part}

@@ -5,6 +5,7 @@ import math
 import time
 from io import StringIO
 
+import msgspec
 import pytest
 from rich.console import Console
 from synthetic import START_US, service
@@ -15,13 +16,13 @@ from pipelines.ingest.recording import Recording, event_of, in_order
 from pipelines.log import LogRecord
 from pipelines.outputs import Outgoing
 from pipelines.playback import messages_of
-from pipelines.screen import render, seconds
+from pipelines.screen import render, replay_line, seconds
 from pipelines.settings import parse_slo
 from pipelines.watch import json_line, plain_line
 from schemas.alerts import Alert
 from schemas.codec import decode, encode
 from schemas.requests import RequestFinished
-from schemas.scores import Score
+from schemas.scores import BiasTrendCell, Score
 from schemas.topics import ALERTS, DLQ, FORECASTS, REQUESTS, SCORES
 from twin.settings import CoreSettings
 from twin.traffic.scenarios import BASELINE
@@ -151,10 +152,25 @@ def test_a_low_terminal_shows_everything_that_matters_without_scrolling(board: B
     assert all(text in out.getvalue() for text in ("breach", "20 s", "authority", "forecasts ", "0.5 s"))
 
 
+def test_why_the_last_replayed_window_missed_is_told_in_words(board: Board) -> None:
+    assert board.replay is not None
+    out = StringIO()
+    Console(file=out, width=200).print(render(board, 200, "playing"))
+    assert f"last replayed: {replay_line(board.replay, board.first_us)}" in out.getvalue()
+    told = msgspec.structs.replace(
+        board.replay, as_of_us=board.first_us + 9_000_000, cause="traffic", error_log=0.2, traffic_log=0.15,
+        costs_log=-0.05, rest_log=0.1, window_s=60.0,
+        trend=(BiasTrendCell(quantile=0.95, rounds=9, bias_log=0.2, change_log=0.2, z=4.0, grows=True),),
+    )  # fmt: skip
+    assert replay_line(told, board.first_us) == (
+        "+9 s over 60 s: latencies +22% off, cause traffic (traffic +16%, costs -5%, the rest +11%); bias grows at P95"
+    )
+
+
 def test_a_high_terminal_shows_the_whole_picture(board: Board) -> None:
     whole, high = StringIO(), StringIO()
     Console(file=whole, width=80).print(render(board, 80, "playing"))
-    Console(file=high, width=80).print(render(board, 80, "playing", 40))
+    Console(file=high, width=80).print(render(board, 80, "playing", 42))
     assert whole.getvalue() == high.getvalue()
 
 

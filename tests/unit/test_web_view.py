@@ -15,6 +15,7 @@ from pipelines.web.payload import Cursor, changed_parts, fleet, summary
 from pipelines.web.view import MAX_ACTIONS, MAX_CHANGES, DeploymentView
 from schemas.changes import Change
 from schemas.codec import decode
+from schemas.scores import BiasTrendCell, Replay
 from schemas.topics import ACTIONS, DLQ, FORECASTS, SCORES, STATE
 from twin.ledger import Ledger
 
@@ -111,6 +112,21 @@ def test_a_window_scored_twice_counts_once(view: DeploymentView, told: list[Any]
         if type(record).__name__ == "Score":
             view.take(record)
     assert plain(changed_parts(view, Cursor())["scores"]) == before
+
+
+def test_why_the_last_window_missed_is_told_with_the_scores(view: DeploymentView, told: list[Any]) -> None:
+    cursor = Cursor()
+    assert changed_parts(view, cursor)["scores"]["replay"] is None
+    name, at_us = view.board.deployment, view.board.newest_us
+    found = Replay(
+        deployment=name, as_of_us=at_us - 10**8, window_s=60.0, closed_us=at_us, members=9, cells=(), roles=(),
+        cause="costs", error_log=0.2, costs_log=0.3, rest_log=-0.1, evidence="step time +35%",
+        trend=(BiasTrendCell(quantile=0.99, rounds=8, bias_log=0.2, change_log=0.3, z=3.0, grows=True),),
+    )  # fmt: skip
+    view.take(found)
+    shown = changed_parts(view, cursor)["scores"]["replay"]
+    assert (shown["cause"], shown["error_log"], shown["evidence"]) == ("costs", 0.2, "step time +35%")
+    assert shown["grows"] == [0.99]
 
 
 def test_an_expired_proposal_is_not_open(view: DeploymentView, told: list[Any]) -> None:

@@ -23,11 +23,22 @@ export class Scores {
     this.panel.body.replaceChildren(
       h("p", { class: "note", style: { "margin-bottom": "6px" } }, `${covered} of ${scores.cells} quantiles in ${scores.windows} windows fell into their intervals`
         + (scores.intervened ? `; ${scores.intervened} windows had a change in them and count for nothing` : "")),
+      ...replayed(scores.replay),
       table("Scores by latency and horizon", ["P95 of", "Next", "Windows", "Inside 90 %", "Skill", "Happened / forecast"], shown.map((row) => [
         quantileName(row.metric, row.quantile).replace(" P95", ""), `${row.horizon_s} s`, String(row.n), percent(row.coverage90),
         row.skill_persistence === null ? "–" : h("span", { class: row.skill_persistence > 0 ? "better" : "worse" }, change(row.skill_persistence)),
         row.bias_ratio === null ? "–" : `${row.bias_ratio.toFixed(2)}×`]), { right: [2, 3, 4, 5] }));
   }
+}
+
+function replayed(replay) {
+  if (!replay?.cause) return [];
+  const off = (log) => change(Math.expm1(log));
+  const why = replay.cause === "none" ? "within the usual" : replay.cause;
+  const parts = `traffic ${off(replay.traffic_log)}, costs ${off(replay.costs_log)}, the rest ${off(replay.rest_log)}`;
+  const grows = replay.grows.length ? `; bias grows at ${replay.grows.map((each) => `P${Math.round(each * 100)}`).join(", ")}` : "";
+  return [h("p", { class: "note", title: replay.evidence, style: { "margin-bottom": "6px" } },
+    `Replayed with what really came, ${clock(replay.as_of_us)} and ${replay.window_s} s on: latencies ${off(replay.error_log)} off, ${why} (${parts})${grows}`)];
 }
 
 export class Ledger {
