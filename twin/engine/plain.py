@@ -18,7 +18,7 @@ from twin.engine.memory import BlockMemory, cached_blocks
 from twin.engine.prepare import Prepared
 from twin.engine.record import Ledger, Recorder, single_result
 from twin.engine.request import Request
-from twin.engine.scheduler import Scheduled, Scheduler, VllmScheduler
+from twin.engine.scheduler import Scheduled, Scheduler, SchedulerOf, VllmScheduler
 from twin.engine.tiered import TieredScheduler
 from twin.engine.tiers import Loads, tiers_of
 from twin.engine.timing import ROLE_INDEX, Timing
@@ -30,10 +30,10 @@ Chosen = tuple[list[Scheduled], int]
 """A step's shares, and how much longer it lasts for blocks that are loaded within it."""
 
 
-def run_plain(prepared: Prepared, fallback: str = "") -> EngineResult:
-    """Simulate one engine to its end."""
+def run_plain(prepared: Prepared, fallback: str = "", scheduler_of: SchedulerOf = VllmScheduler) -> EngineResult:
+    """Simulate one engine to its end. An own scheduler knows no KV tiers."""
     env = simpy.Environment(initial_time=0)
-    engine = PlainEngine(env, prepared)
+    engine = PlainEngine(env, prepared, scheduler_of=scheduler_of)
     env.process(engine.run())
     env.run()
     engine.stop()
@@ -44,7 +44,12 @@ class PlainEngine:
     """The step loop: arrivals in, schedule, wait for the step, tokens out."""
 
     def __init__(
-        self, env: simpy.Environment, prepared: Prepared, parts: Parts | None = None, use: Use | None = None
+        self,
+        env: simpy.Environment,
+        prepared: Prepared,
+        parts: Parts | None = None,
+        use: Use | None = None,
+        scheduler_of: SchedulerOf = VllmScheduler,
     ) -> None:
         alone = (Ledger(prepared.table), Rows(prepared.table), Seat([0], 0))
         self.ledger, self._rows, self._seat = parts or alone
@@ -68,7 +73,7 @@ class PlainEngine:
         tiers = tiers_of(config)
         self._tiered = TieredScheduler(config, memory, prepared.watermark_blocks, tiers) if tiers else None
         self._tiers, self._loads = tiers, Loads()
-        self.scheduler: Scheduler = self._tiered or VllmScheduler(config, memory, prepared.watermark_blocks)
+        self.scheduler: Scheduler = self._tiered or scheduler_of(config, memory, prepared.watermark_blocks)
         self._present: list[Request] = warm_up(prepared, self._rows, self.scheduler)
 
     @property

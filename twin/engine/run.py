@@ -11,6 +11,7 @@ from twin.engine.fast import run_fast, unsupported
 from twin.engine.kernel_run import kernel_unsupported, run_kernel
 from twin.engine.plain import run_plain
 from twin.engine.prepare import Prepared, prepare
+from twin.engine.scheduler import SchedulerOf
 from twin.engine.types import EngineChoice, EngineResult, EngineState, Grid, Job, Noise, Workload
 
 
@@ -24,13 +25,19 @@ def simulate(
     grid: Grid | None = None,
     until_ps: int | None = None,
     engine: EngineChoice = "auto",
+    scheduler_of: SchedulerOf | None = None,
 ) -> EngineResult:
     """Run one engine from `state` (None: empty) until all requests are done, or until no step may start any more.
 
-    Raises ValueError before anything runs if the engine, the state or a request cannot work.
+    `scheduler_of` makes the scheduler of another serving engine than vLLM; it runs step by step. Raises ValueError
+    before anything runs if the engine, the state or a request cannot work, or an own scheduler would need KV tiers.
     """
     job = Job(config, cost, workload, state or EngineState(), noise, grid, until_ps)
-    return simulate_many([job], engine=engine)[0]
+    if scheduler_of is None:
+        return simulate_many([job], engine=engine)[0]
+    if config.kv_tiers:
+        raise ValueError(f"engine {config.engine!r} has kv_tiers, which only vLLM's scheduler knows; leave them out")
+    return run_plain(prepare(job), "an own scheduler", scheduler_of)
 
 
 def simulate_many(jobs: Sequence[Job], *, engine: EngineChoice = "auto") -> list[EngineResult]:

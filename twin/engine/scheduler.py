@@ -1,12 +1,14 @@
 """What runs in the next step: vLLM V1's scheduler, request by request. Policy only: no clock, no cost, no SimPy.
 
-The scheduler of another serving engine is one more class with the methods of `Scheduler`.
+The scheduler of another serving engine is one more class with the methods of `Scheduler`, given to
+`twin.engine.run.simulate`.
 Law: a step's tokens never exceed the budget, its sequences never exceed `max_num_seqs`, its blocks never the memory.
 
 References: vLLM, vllm/v1/core/sched/scheduler.py (`schedule`, `_preempt_request`, `update_from_output`) and
 vllm/v1/core/kv_cache_manager.py (`get_computed_blocks`, `allocate_slots`).
 """
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -61,6 +63,10 @@ class Scheduler(Protocol):
     def schedule(self) -> list[Scheduled]:
         """Choose the next step's work, taking it as done in all queues and counts."""
         ...
+
+
+SchedulerOf = Callable[[EngineConfig, Memory, int], Scheduler]
+"""Makes a scheduler for an engine with empty memory; the number is of blocks that admissions leave free."""
 
 
 class VllmScheduler:
