@@ -1,7 +1,7 @@
 """A worker as a process: its log, simulators and reader started, watched and stopped. Decides no record.
 
-Law: it makes progress or ends: with 0 when it was asked to stop, with an error when a partition does not move, the
-broker stays away, or Faust gives up; and it ends within a bound even if a library hangs.
+Law: it makes progress or ends: with 0 when it was asked to stop, with an error when a partition does not move, a
+rebalance does not end, the broker stays away, or Faust gives up; and it ends within a bound even if a library hangs.
 """
 
 import asyncio
@@ -109,7 +109,7 @@ async def _reading(
         shell = FaustShell(access, worker, group=group, slot=settings.worker.slot, namespace=place.namespace)
         try:
             await shell.start()
-            yield lambda: shell.crash
+            yield lambda: shell.crash or _unsettled(shell.unsettled_s, settings.worker.stall_timeout_s)
         finally:
             await shell.stop(settings.worker.stop_timeout_s)
         return
@@ -120,6 +120,10 @@ async def _reading(
         reader.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await reader
+
+
+def _unsettled(for_s: float, bound_s: float) -> StalledError | None:
+    return StalledError(f"no partitions for {for_s:.0f} s: a rebalance does not end") if for_s > bound_s else None
 
 
 @dataclass(frozen=True, slots=True)

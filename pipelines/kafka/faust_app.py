@@ -14,6 +14,7 @@ import asyncio
 import logging
 import os
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,7 @@ class FaustShell:
         self._app.on_partitions_revoked.connect(self._on_revoked)
         self._app.on_rebalance_complete.connect(self._on_settled)
         self._settled = False
+        self._unsettled_since_s: float | None = time.monotonic()
         self._seeks = 0
         self._room: asyncio.Task[None] | None = None
         for name in INPUT_NAMES:
@@ -101,17 +103,30 @@ class FaustShell:
             return RuntimeError("Faust crashed without a reason")
         return reason if isinstance(reason, BaseException) else None
 
+    @property
+    def unsettled_s(self) -> float:
+        """How long a rebalance, or joining the group, has been going on; 0 while partitions are ours or others'. Faust
+        and aiokafka have been seen to lose their way in one and stay without partitions for good."""
+        return 0.0 if self._unsettled_since_s is None else time.monotonic() - self._unsettled_since_s
+
     async def positions(self, assignment: set[TP]) -> Mapping[TP, int]:
         """Where to read each partition on. During a rebalance Faust asks too, with partitions that are ours no more."""
         owned = [TopicPartition(tp.topic.removeprefix(self._prefix), tp.partition) for tp in assignment]
-        found = await self._worker.on_assigned(owned) if self._settled else self._worker.positions()
+        if self._settled:
+            found = await self._worker.on_assigned(owned)
+            self._unsettled_since_s = None
+        else:
+            found = self._worker.positions()
         return {TP(self._prefix + place.topic, place.partition): found[place] for place in owned if place in found}
 
     async def _on_settled(self, _: Any, **kwargs: Any) -> None:
         self._settled = True
+        if not self._app.consumer.assignment():  # others have them all
+            self._unsettled_since_s = None
 
     async def _on_revoked(self, _: Any, revoked: set[TP], **kwargs: Any) -> None:
         self._settled = False
+        self._unsettled_since_s = time.monotonic()
         self._seeks += 1  # partitions may come back before what was fetched of them has got through
         await self._worker.on_revoked(
             [TopicPartition(tp.topic.removeprefix(self._prefix), tp.partition) for tp in revoked]

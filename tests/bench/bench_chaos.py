@@ -40,12 +40,26 @@ class Chaos:
         self._broker = broker
         self._rng = rng
         self._deck: list[Callable[[], None]] = []
+        self.ended = 0
         self.worker = self._begin()
 
     def _begin(self) -> WorkerProcess:
         worker = self._stage.worker()
         worker.wait_ready()
         return worker
+
+    def done(self, messages: int) -> None:
+        """Wait until all is handled, as under a supervisor: a worker that ends by itself is replaced, and counted."""
+        while True:
+            try:
+                self.worker.wait_done(messages, timeout_s=300.0)
+            except AssertionError:
+                if self.worker.ended(0.0) is None:
+                    raise
+                self.ended += 1
+                self.worker = self._begin()
+            else:
+                return
 
     def kill(self) -> None:
         """kill -9, at once another."""
@@ -64,6 +78,7 @@ class Chaos:
         time.sleep(self._rng.uniform(2.0, 16.0))
         self.worker.go_on()
         if self.worker.ended(3.0) is not None:
+            self.ended += 1
             self.worker = self._begin()
 
     def second(self) -> None:
@@ -122,9 +137,9 @@ def measure(stage: Stage, broker: JvmKafka, faults: int, rng: random.Random) -> 
     for number in range(faults):
         print(f"chaos: {number + 1} of {faults}: {chaos.befall()}", flush=True)
     playing.join()
-    chaos.worker.wait_done(len(sent), timeout_s=300.0)
+    chaos.done(len(sent))
     chaos.stop()  # the state of one that stops may be an earlier one: the next goes on to the end
-    chaos.worker.wait_done(len(sent), timeout_s=300.0)
+    chaos.done(len(sent))
     chaos.worker.stop()
     found, cores = stage.records(FORECASTS.name), stage.cores()
     right = 0
@@ -138,6 +153,7 @@ def measure(stage: Stage, broker: JvmKafka, faults: int, rng: random.Random) -> 
         print(f"chaos: {recording.deployment}: state as undisturbed {same}, accounts {balanced}, forecasts {complete}")
         right += same and balanced and complete
     print(f"chaos: {right} of {len(recordings)} deployments as undisturbed after {faults} faults (bar: all)")
+    print(f"chaos: {chaos.ended} workers ended by themselves and were replaced")
     return 0 if right == len(recordings) else 1
 
 

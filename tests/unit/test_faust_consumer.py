@@ -13,6 +13,7 @@ from faust.types import TP
 from pipelines.kafka.access import ClusterAccess
 from pipelines.kafka.faust_app import FaustShell
 from pipelines.log import LogRecord, TopicPartition
+from pipelines.service import StalledError, _unsettled
 from schemas.topics import REQUESTS, STEPS
 
 ONE, TWO = TP(REQUESTS.name, 0), TP(STEPS.name, 0)
@@ -158,6 +159,32 @@ def test_a_fetch_that_a_seek_overtook_is_dropped_and_sought_again(shell: FaustSh
     shell.positions = positions  # type: ignore[method-assign]
     assert fetched(consumer, {ONE: [record(ONE, 400)]}, meanwhile=overtake) == []
     assert sought == [{ONE, TWO}]
+
+
+def test_a_rebalance_that_does_not_end_is_told_and_one_that_leaves_others_all_partitions_has_ended(
+    shell: FaustShell, consumer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr("pipelines.kafka.faust_app.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+
+    async def on_assigned(owned: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {}
+
+    shell._worker.on_assigned = on_assigned  # type: ignore[method-assign]
+    run(shell._on_revoked(None, {ONE, TWO}))
+    now_s[0] += 91.0
+    assert shell.unsettled_s == 91.0
+    assert isinstance(_unsettled(shell.unsettled_s, 90.0), StalledError)
+    run(shell._on_settled(None))
+    assert shell.unsettled_s == 91.0  # where to read on is not known yet
+    run(shell.positions({ONE, TWO}))
+    assert shell.unsettled_s == 0.0
+    assert _unsettled(shell.unsettled_s, 90.0) is None
+    run(shell._on_revoked(None, {ONE, TWO}))
+    consumer.assignment = set
+    now_s[0] += 91.0
+    run(shell._on_settled(None))
+    assert shell.unsettled_s == 0.0
 
 
 def test_faust_s_folder_is_not_made_where_a_command_is_called(consumer: Any) -> None:
