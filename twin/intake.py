@@ -8,6 +8,7 @@ identity neither is released, unless the first had been when the second came: th
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add, xor
 from typing import Any
 
 import msgspec
@@ -96,8 +97,9 @@ class Intake:
         batch: StepBatch = decoded.record
         if not batch.steps:
             return True
+        starts_us = [step.start_us for step in batch.steps]
         durations_us = [step.duration_us for step in batch.steps]
-        at_us = [step.start_us + step.duration_us for step in batch.steps]
+        at_us = list(map(add, starts_us, durations_us))
         numbers = [step.step for step in batch.steps]
         first = numbers[0]
         if not (
@@ -108,8 +110,7 @@ class Intake:
             and self.clock.is_plain(where.topic, at_us[0], at_us[-1])
         ):
             return False
-        checksums = [step.start_us ^ step.duration_us for step in batch.steps]
-        self._identities.remember(batch.engine, batch.epoch, first, checksums)
+        self._identities.remember(batch.engine, batch.epoch, first, list(map(xor, starts_us, durations_us)))
         self.clock.move(where.topic, at_us[-1])
         indexes = _indexes(decoded)
         at_first = where.at(indexes[0]) if indexes[0] else where

@@ -1,7 +1,9 @@
 """From Kafka through Faust into the state, and a bare consumer beside it: `python -m tests.bench.bench_kafka_ingest`.
 
 An engine with eight requests in it: fifty steps, an arrival and an end, and so on; steps are applied as far as request
-events reach, so both topics are read abreast, and costs are learned on the way. Everything lies in the log before the
+events reach, so both topics are read abreast, and costs are learned on the way. Two of three messages are then request
+events, one record each; beside it stands the engine alone, whose every message holds fifty steps, and a tick now and
+then tells the time. Everything lies in the log before the
 clock starts. Rates are per CPU second of the process that reads, all its threads, since the machine may be busy; rates
 by the clock and the load stand beside. Learning is told apart: it is due at ticks, whatever comes from where.
 Needs Java, Docker or a cluster, and says so where there is none.
@@ -31,10 +33,11 @@ from pipelines.runtime import Runtime
 from pipelines.settings import Settings, read_settings
 from pipelines.worker import Worker
 from pipelines.workers import Simulators
+from schemas.changes import Tick
 from schemas.codec import encode
 from schemas.requests import RequestArrived, RequestFinished
 from schemas.steps import Step, StepBatch
-from schemas.topics import REQUESTS, STEPS
+from schemas.topics import REQUESTS, STEPS, TICKS
 from twin.drift import DriftAlerts
 from twin.engine_room import EngineRoom
 from twin.settings import CoreSettings
@@ -42,12 +45,13 @@ from twin.settings import CoreSettings
 START_US = 1_796_052_000_000_000
 STEP_US = 9_000
 TURN_STEPS = 50
+TICK_MESSAGES = 20
 RUNNING = 8
 ISL_TOKENS = 240
 DEPLOYMENT = "chat-large"
 GROUP = "bench"
 TIMEOUT_S = 300.0
-ROUNDS = 3
+ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,16 @@ def service(steps: int, per_message: int) -> Iterator[Outgoing]:
             pending.clear()
         if place == TURN_STEPS - 1 and turn >= RUNNING - 1:
             yield _request(_finished(turn - RUNNING + 1, start_us + STEP_US))
+
+
+def engine_alone(steps: int, per_message: int) -> Iterator[Outgoing]:
+    """The steps of `service` without its requests, and the time every `TICK_MESSAGES` messages."""
+    batches = (message for message in service(steps, per_message) if message.topic == STEPS.name)
+    for number, message in enumerate(batches, start=1):
+        yield message
+        if number % TICK_MESSAGES == 0 or number * per_message >= steps:
+            tick = Tick(deployment=DEPLOYMENT, at_us=message.at_us)
+            yield Outgoing(TICKS.name, DEPLOYMENT, DEPLOYMENT.encode(), encode(tick), (), message.at_us)
 
 
 def _finished(turn: int, at_us: int) -> RequestFinished:
@@ -177,17 +191,16 @@ async def bare(bootstrap: str, topics: list[str], messages: int, records: int) -
         await consumer.stop()
 
 
-async def measure(settings: Settings, steps: int, per_message: int) -> tuple[list[Rate], list[Rate]]:
+async def measure(settings: Settings, sent: list[Outgoing], steps: int) -> tuple[list[Rate], list[Rate]]:
     """Through Faust and bare, turn by turn, each of `ROUNDS` on topics of its own."""
-    sent = list(service(steps, per_message))
-    records = steps + sum(message.topic == REQUESTS.name for message in sent)
+    records = steps + sum(message.topic != STEPS.name for message in sent)
     ours, theirs = [], []
     for number in range(ROUNDS):
         place = Place(kind="kafka", where=settings.broker.bootstrap or "", namespace=f"b{uuid.uuid4().hex[:8]}")
         async with open_log(settings, place) as log, log.producer() as producer:
             await create(log, 1, keep_for_ever=True)
             await play(producer, sent, 1, speed=float("inf"))
-        names = [f"{place.namespace}.{topic.name}" for topic in (REQUESTS, STEPS)]
+        names = [f"{place.namespace}.{topic.name}" for topic in (REQUESTS, STEPS, TICKS)]
         theirs.append(await bare(place.where, names, len(sent), records))
         ours.append(await through_faust(settings, place, len(sent), records))
         print(f"  round {number}: {ours[-1]} against {theirs[-1]}; load {os.getloadavg()[0]:.1f}", flush=True)
@@ -222,11 +235,12 @@ def main() -> None:
     with running_broker(choice) as bootstrap, tempfile.TemporaryDirectory() as scratch:
         settings = read_settings({**os.environ, "TWINCAST_CACHE_DIR": scratch}, directory=Path(scratch))
         settings = replace(settings, broker=replace(settings.broker, bootstrap=str(bootstrap)))
-        for name, steps, per_message, bar_per_s in (
-            ("kafka_batched", 200_000, 50, 150_000.0),
-            ("kafka_single", 20_000, 1, 10_000.0),
+        for name, made, steps, per_message, bar_per_s in (
+            ("kafka_batched", engine_alone, 200_000, 50, 150_000.0),
+            ("kafka_batched_with_requests", service, 200_000, 50, 150_000.0),
+            ("kafka_single", service, 20_000, 1, 10_000.0),
         ):
-            ours, theirs = asyncio.run(measure(settings, steps, per_message))
+            ours, theirs = asyncio.run(measure(settings, list(made(steps, per_message)), steps))
             print(told(name, ours, theirs, many=per_message > 1, bar_per_s=bar_per_s))
         print(f"load of the machine at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 

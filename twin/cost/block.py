@@ -6,7 +6,6 @@ Law: every row of a block built here ends as exactly one of kept or refused, and
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -90,19 +89,30 @@ _COLUMNS: Final = (
 )
 _UNKNOWN: Final = -1
 """Stands for None in a column of counts."""
-_row_of = attrgetter(*_COLUMNS)
 
 
 def _columns(steps: Sequence[Step]) -> dict[str, IntArray]:
-    """Counts and times of steps (n,) by name."""
-    rows = list(map(_row_of, steps))
-    shape = (len(rows), len(_COLUMNS))
+    """Counts and times of steps (n,) by name. Attributes are written out: to get them by name takes twice as long."""
+    columns = (
+        [step.start_us for step in steps],
+        [step.duration_us for step in steps],
+        [step.prefill_requests for step in steps],
+        [step.prefill_tokens for step in steps],
+        [step.prefill_context_tokens for step in steps],
+        [step.prefill_attention_pairs for step in steps],
+        [step.decode_requests for step in steps],
+        [step.decode_context_tokens for step in steps],
+        [step.waiting for step in steps],
+        [step.running for step in steps],
+        [step.finished_requests for step in steps],
+    )
+    many = len(columns) * len(steps)
     try:
-        table = np.fromiter(chain.from_iterable(rows), np.int64, shape[0] * shape[1])
+        table = np.fromiter(chain.from_iterable(columns), np.int64, many)
     except TypeError:  # a count that a record does not hold
-        told = (_UNKNOWN if value is None else value for value in chain.from_iterable(rows))
-        table = np.fromiter(told, np.int64, shape[0] * shape[1])
-    return dict(zip(_COLUMNS, table.reshape(shape).T, strict=True))
+        told = (_UNKNOWN if value is None else value for value in chain.from_iterable(columns))
+        table = np.fromiter(told, np.int64, many)
+    return dict(zip(_COLUMNS, table.reshape(len(columns), len(steps)), strict=True))
 
 
 def _shapes(columns: Mapping[str, IntArray]) -> FloatArray:

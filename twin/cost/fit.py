@@ -143,14 +143,18 @@ def solve(square: FloatArray, moment: FloatArray, coefficients: FloatArray) -> N
             slope[j] -= square[j, k] * coefficients[k]
         if square[j, j] > 0.0:
             inverse[j] = 1.0 / square[j, j]
+    ahead = slope[0]  # known before the others are, so that a coordinate need not wait for all of the one before
     for _ in range(SWEEPS):
         largest = 0.0
         for j in range(width):
-            move = max(slope[j] * inverse[j], -coefficients[j])
+            after = j + 1 if j + 1 < width else 0
+            move = max(ahead * inverse[j], -coefficients[j])
             if inverse[j] == 0.0 or move == 0.0:
+                ahead = slope[after]
                 continue
-            coefficients[j] += move
             row = square[j]
+            ahead = slope[after] - row[after] * move
+            coefficients[j] += move
             for k in range(width):
                 slope[k] -= row[k] * move
             largest = max(largest, move * move * square[j, j])
