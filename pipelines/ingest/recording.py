@@ -147,7 +147,8 @@ def read_recording(folder: Path | str, level: Level = "S3") -> Recording:
         raise ConfigError(f"{meta_path} holds a {type(head).__name__}; expected an object")
     if "layout" in head:
         meta = _own_meta(meta_path, raw)
-        events: Iterable[Event] = _read_own(path)
+        events: Iterable[Event] = tuple(_read_own(path))
+        _require_all(path, meta, events)
         name, source, tick_us = meta.name, meta.source, meta.tick_us
     else:
         events = read_lab_events(path, raw, level)
@@ -295,6 +296,16 @@ def _own_meta(path: Path, raw: bytes) -> RecordingMeta:
         if any(meta.counts.get(tag) for tag in count_of) and not file.exists():
             raise ConfigError(f"{file} is missing although {path.name} counts its records; copy the recording again")
     return meta
+
+
+def _require_all(path: Path, meta: RecordingMeta, events: Iterable[Event]) -> None:
+    """A file cut between two compressed stretches reads like a whole one; only the counts tell."""
+    found = Counter(str(event.record.__struct_config__.tag) for event in events)
+    for tag, count in meta.counts.items():
+        if tag != "step" and found[tag] < count:
+            raise ConfigError(
+                f"{path} holds {found[tag]:,} records {tag!r} and meta.json counts {count:,}; copy the recording again"
+            )
 
 
 def _read_own(path: Path) -> Iterator[Event]:

@@ -212,6 +212,17 @@ def test_damage_is_named_in_one_line(folder: Path, damage: Any, words: tuple[str
         assert word in message
 
 
+def test_a_recording_with_fewer_records_than_it_counts_is_refused(folder: Path, tmp_path: Path) -> None:
+    # A file of nothing, or cut between two compressed stretches, reads without complaint.
+    for keep in (0, 1):
+        written = write_recording(tmp_path / f"own{keep}", read_recording(folder), "made", "test")
+        file = written / "requests.jsonl.gz"
+        lines = gzip.decompress(file.read_bytes()).splitlines(keepends=True)
+        file.write_bytes(gzip.compress(b"".join(lines[:keep])) if keep else b"")
+        with pytest.raises(ConfigError, match=r"holds \d records '\w+' and meta.json counts \d"):
+            read_recording(written)
+
+
 def test_an_unknown_level_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="S9"):
         read_recording(folder, "S9")  # type: ignore[arg-type]
