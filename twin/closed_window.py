@@ -26,7 +26,7 @@ from twin.ends.hindsight import state_then
 from twin.engine.types import CarriedRequest, EngineState
 from twin.job import EngineSetup, SimulationJob
 from twin.metrics import METRICS, QUANTILES, IntArray, Latencies, latencies, quantile
-from twin.replicate import noise_of
+from twin.replicate import most_tokens, noise_of
 from twin.scoring import closes_us
 from twin.traffic.draw import Arrivals
 from twin.traffic.streams import Streams
@@ -227,16 +227,18 @@ class _Came:
                 if each.arrived_us <= self.as_of_us < each.at_us and each.engine in ("", setup.name):
                     log.on_finished(each)
             then = state_then(log.table(), self.as_of_us, setup.config)
-            return replace(state, running=then.running, waiting=then.waiting)
+            state = replace(state, running=then.running, waiting=then.waiting)
+        limit_tokens = most_tokens(setup.config)
         return replace(
             state,
-            running=tuple(self._with_length(each) for each in state.running),
-            waiting=tuple(self._with_length(each) for each in state.waiting),
+            running=tuple(self._with_length(each, limit_tokens) for each in state.running),
+            waiting=tuple(self._with_length(each, limit_tokens) for each in state.waiting),
         )
 
-    def _with_length(self, request: CarriedRequest) -> CarriedRequest:
+    def _with_length(self, request: CarriedRequest, limit_tokens: int) -> CarriedRequest:
+        """With the output it came to have, as far as the engine can hold it."""
         arrived_us = self.as_of_us + request.arrival_ps // 1_000_000
-        length = self.lengths.get((arrived_us, request.isl_tokens), 0)
+        length = min(self.lengths.get((arrived_us, request.isl_tokens), 0), limit_tokens - request.isl_tokens)
         return replace(request, osl_tokens=max(length, request.generated_tokens + 1))
 
 

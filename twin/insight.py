@@ -31,8 +31,14 @@ def run_with_insight(job: SimulationJob) -> SimulationResult:
 
 
 def run_with_window(job: SimulationJob) -> SimulationResult:
-    """`run`, and the closed window that the job gives to replay."""
-    return replace(run(job), window=None if job.window is None else replay(job.window))
+    """`run`, and the closed window that the job gives to replay; one that no engine could have had has no result."""
+    result = run(job)
+    if job.window is None:
+        return result
+    try:
+        return replace(result, window=replay(job.window))
+    except ValueError:  # absurd records must not cost the forecast they come with
+        return result
 
 
 def insight(job: SimulationJob, found_trials: tuple[Tried, ...] = ()) -> Insight:

@@ -88,7 +88,8 @@ def frozen_s(cost: FrozenStepCost, shapes: FloatArray) -> FloatArray:
 
 
 def _role_s(cost: RoleCost, shapes: FloatArray) -> FloatArray:
-    table = np.array([cost.decodes_ps(n) for n in range(int(shapes[:, 3].max(initial=0.0)) + 1)], dtype=np.float64)
+    counts, places = np.unique(shapes[:, 3].astype(np.int64), return_inverse=True)
+    table = np.array([cost.decodes_ps(n) for n in counts.tolist()], dtype=np.float64)
     slopes = np.array(
         [
             cost.prefill_request_ps,
@@ -99,7 +100,7 @@ def _role_s(cost: RoleCost, shapes: FloatArray) -> FloatArray:
         ],
         dtype=np.float64,
     )
-    return np.asarray((table[shapes[:, 3].astype(np.int64)] + shapes @ slopes) / PS_PER_S)
+    return np.asarray((table[places] + shapes @ slopes) / PS_PER_S)
 
 
 def _role_masks(shapes: FloatArray) -> tuple[BoolArray, ...]:

@@ -112,8 +112,9 @@ class WindowTapes:
             window.steps.add(engine, block, rows=accepted)
 
     def on_finished(self, event: RequestFinished) -> None:
-        """Keep a finished request while windows are open."""
-        if self._open and event.timed and event.first_token_us is not None:
+        """Keep a finished request while windows are open, if its times are in order."""
+        first_us = event.first_token_us
+        if self._open and event.timed and first_us is not None and event.arrived_us <= first_us <= event.at_us:
             self._requests.append(_slim(event))
 
     def on_forecast(self, forecast: Forecast) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,7 +17,8 @@ from twin.closed_window import ClosedWindow, replay
 from twin.cost.block import StepBlock
 from twin.cost.frozen import FrozenStepCost
 from twin.cost.shape import Role
-from twin.engine.types import EngineState
+from twin.engine.types import CarriedRequest, EngineState
+from twin.insight import run_with_window
 from twin.job import EngineSetup, SimulationJob
 from twin.live import LiveEngine, LiveRequest
 from twin.metrics import Latencies
@@ -228,6 +230,15 @@ def test_a_window_is_given_when_it_has_closed_with_what_came_and_no_sooner() -> 
     assert row.predicted_s == pytest.approx(600 * 0.020)
 
 
+def test_a_step_of_a_billion_sequences_costs_no_memory() -> None:
+    tapes = WindowTapes()
+    tapes.begin(job_at(START_US), NO_FACTORS)
+    shapes = np.array([[0.0, 0.0, 0.0, 1e9, 70.0]])
+    block = StepBlock(np.array([START_US + 1]), shapes, np.array([1.0]), np.array([np.nan]))
+    tapes.on_steps("e0", block, np.ones(1, np.bool_))
+    assert tapes.snapshot()["windows"][0]["steps"]["engines"]["e0"][1][0] == 1.0
+
+
 def test_the_next_window_keeps_what_it_needs_of_the_one_before() -> None:
     tapes = taped()
     first, second = closed(tapes, START_US + 3 * MINUTE_US), closed(tapes, START_US + 3 * MINUTE_US)
@@ -278,6 +289,39 @@ def test_a_window_with_a_change_or_of_unknown_engines_is_given_up() -> None:
     two.on_finished(finished(START_US + 1_000_000, engine=""))
     assert closed(two, START_US + 2 * MINUTE_US) is None
     assert two.given_up == 1
+
+
+def test_absurd_lengths_are_cut_to_what_the_engine_holds_and_absurd_times_are_left_out() -> None:
+    carried = CarriedRequest(
+        isl_tokens=64, osl_tokens=11, arrival_ps=-(10**12), generated_tokens=10, computed_tokens=73
+    )
+    tapes = WindowTapes()
+    tapes.begin(job_at(START_US, state=EngineState(running=(carried,))), NO_FACTORS)
+    inside = msgspec.structs.replace(finished(START_US - 1_000_000), isl_tokens=64, at_us=START_US + 10**6)
+    for event in (inside, finished(START_US + 10**6), finished(START_US + 2 * 10**6)):
+        tapes.on_finished(msgspec.structs.replace(event, osl_tokens=100_000_000))
+    tapes.on_finished(msgspec.structs.replace(finished(START_US + 3 * 10**6), isl_tokens=100_000_000))
+    tapes.on_finished(msgspec.structs.replace(finished(START_US + 4 * 10**6), first_token_us=START_US))
+    job = closed(tapes, START_US + 2 * MINUTE_US)
+    assert job is not None
+    window = replay(job)
+    assert window is not None
+    assert window.members == 3
+
+
+def test_a_window_that_no_engine_could_have_had_costs_no_forecast() -> None:
+    job = job_at(START_US)
+    job = replace(job, phase="fine", coarse_replications=1, fine_replications=1)
+    tapes = WindowTapes()
+    tapes.begin(replace(job, engines=(replace(job.engines[0], cost=COST.scaled(1e5).scaled(1e5)),)), NO_FACTORS)
+    tapes.on_finished(finished(START_US + 10**6))
+    absurd = closed(tapes, START_US + 2 * MINUTE_US)
+    assert absurd is not None
+    with pytest.raises(ValueError, match="over the limit"):
+        replay(absurd)
+    result = run_with_window(replace(job, window=absurd))
+    assert result.window is None
+    assert result.scenarios
 
 
 @pytest.mark.parametrize(("count", "hashes"), [(MAX_REQUESTS + 1, ()), (3, tuple(range(100_000)))])
