@@ -58,7 +58,8 @@ class Jobs:
         self.outstanding[job.deployment] += 1
         future.add_done_callback(lambda done: self._done(job, done))
         if self._simulators.ready.is_set() and lives_now(job.as_of_us, time.time_ns() // 1000):
-            asyncio.get_running_loop().call_later(LATE_AFTER_PERIODS * period_us / 1e6, self._overdue, job, future, period_us)
+            late_s = LATE_AFTER_PERIODS * period_us / 1e6
+            asyncio.get_running_loop().call_later(late_s, self._overdue, job, future, period_us)
 
     def _done(self, job: SimulationJob, future: "asyncio.Future[SimulationResult]") -> None:
         self.outstanding[job.deployment] -= 1
