@@ -83,16 +83,25 @@ def main() -> None:
 
 
 def one_engine(name: str, bars: tuple[float, float] | None) -> None:
-    """Fidelity of every cell, with the level at its mean and followed."""
+    """Fidelity of every cell, with the level at its mean and followed; where it has bars, in a random order too."""
     rows = requests(name)
     learned = learn(name)
-    for level, noise in (("mean", None), ("followed", learned.followed)):
+    levels: dict[str, Noise | None] = {"mean": None, "followed": learned.followed}
+    if bars is not None:
+        levels["followed in a random order"] = shuffled(learned.followed)
+    for level, noise in levels.items():
         result = simulate(config_of(name), learned.cost, workload(rows), noise=noise)
         print(f"{name}, level: {level}, {saturation(name)}, twin {share(result):.0%}; {preemptions(rows, result)}")
         errors = table(rows, result.requests)
         told = f"worst cell {max(errors):.1f} %, median cell {np.median(errors):.1f} %"
         bar = "" if bars is None else f" (bars: every cell {bars[0]:.0f} %, median {bars[1]:.0f} %)"
         print(f"{name}, level: {level}: {told}{bar}")
+
+
+def shuffled(noise: Noise) -> Noise:
+    """The same levels at other times: what is told by when they were is gone."""
+    order = np.random.default_rng(1).permutation(noise.multipliers.shape[1])
+    return Noise(np.ascontiguousarray(noise.multipliers[:, order]))
 
 
 def overload(name: str) -> None:
