@@ -62,7 +62,9 @@ class Costs:
         return Noise.from_ratios([ratios] * 3)
 
     def notes(self, config: EngineConfig) -> tuple[str, ...]:
-        """What is beyond what the costs were learned from."""
+        """What is beyond what the costs were learned from, or beyond the hardware."""
+        if self.prior is not None:
+            return _beyond_memory(self.prior, config)
         found = self._of(config)
         if found is None or config.max_num_seqs <= FAR_BEYOND * found.most_decodes:
             return ()
@@ -87,6 +89,20 @@ class Costs:
 
     def _of(self, config: EngineConfig) -> StaticCost | None:
         return self.learned.get(config.engine) or next(iter(self.learned.values()), None)
+
+
+def _beyond_memory(prior: HardwareCosts, config: EngineConfig) -> tuple[str, ...]:
+    """A word where the engine holds more KV than fits beside the model."""
+    graph = prior.graph_of(config)
+    if not graph.kv_bytes_per_token:
+        return ()
+    try:
+        most = kv_capacity_tokens(graph, prior.hardware) // config.block_size_tokens
+    except ValueError as error:
+        return (f"engine {config.engine!r}: {error}; simulated as if it fitted",)
+    if config.kv_blocks <= FAR_BEYOND * most:
+        return ()
+    return (f"kv_blocks {config.kv_blocks:,}: about {most:,} fit beside the model on {prior.hardware.name}",)
 
 
 _LIMITS = ("kv_blocks", "max_num_seqs", "max_num_batched_tokens")

@@ -279,6 +279,22 @@ def test_a_bad_row_stops_everything_by_file_row_and_field(
     assert said in found
 
 
+def test_more_kv_than_fits_beside_the_model_is_told(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    how = ["--engine", str(files / "engine.toml"), "--model", str(files / "model.json"), "--hardware"]
+    for kv_blocks, hardware, said in (
+        (400, "rtx-4090", ""),
+        (9_000_000, "rtx-4090", "note: kv_blocks 9,000,000: about"),
+        (400, "tiny.toml", "note: engine '0': the model needs"),
+    ):
+        (files / "engine.toml").write_text(ENGINE + f"kv_blocks = {kv_blocks}\n", encoding="utf-8")
+        (files / "tiny.toml").write_text('base = "rtx-4090"\n[device]\nmemory_bytes = 1e9\n', encoding="utf-8")
+        named = str(files / hardware) if hardware.endswith(".toml") else hardware
+        assert main(["simulate", str(files / "trace.csv"), *how, named]) == 0
+        out = capsys.readouterr().out
+        assert said in out
+        assert ("fit beside" in out or "the model needs" in out) == bool(said)
+
+
 def test_bad_rows_may_be_left_out_and_are_counted(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "trace.csv").write_text(TRACE + "NaN,5,5\n", encoding="utf-8")
     (files / "engine.toml").write_text(ENGINE + "kv_blocks = 400\n", encoding="utf-8")

@@ -99,6 +99,8 @@ def test_kv_capacity_is_what_is_left_of_memory() -> None:
     assert kv_capacity_tokens(GRAPH, H100) == int(free / 131072)
     with pytest.raises(ValueError, match=r"needs 17.6 GB per device but cpu-core gives 7.7 GB; split it"):
         kv_capacity_tokens(GRAPH, preset("cpu-core"))
+    with pytest.raises(ValueError, match="keeps no KV per token"):
+        kv_capacity_tokens(dataclasses.replace(GRAPH, kv_bytes_per_token=0.0), H100)
     with pytest.raises(ValueError, match="memory_utilization_ratio"):
         kv_capacity_tokens(GRAPH, H100, memory_utilization_ratio=0.0)
 

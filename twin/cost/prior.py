@@ -69,8 +69,10 @@ def engine_prior(
 def kv_capacity_tokens(graph: OperatorGraph, hardware: Hardware, *, memory_utilization_ratio: float = 0.9) -> int:
     """Tokens whose KV fits beside weights and activations on the fullest device; vLLM's default share of memory.
 
-    Raises ValueError if the weights alone do not fit.
+    Raises ValueError if the weights alone do not fit, or the model keeps no KV.
     """
+    if not graph.kv_bytes_per_token:
+        raise ValueError("the model's graph keeps no KV per token, so there is no telling how many fit")
     if not 0.0 < memory_utilization_ratio <= 1.0:
         raise ValueError(f"memory_utilization_ratio must be > 0 and <= 1, got {memory_utilization_ratio}")
     memory_bytes = hardware.device.memory_bytes * memory_utilization_ratio
