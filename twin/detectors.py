@@ -157,22 +157,24 @@ class LevelDetector:
         history.append((at_us, units))
         self._recent_sum += units - (recent[0] if len(recent) == RECENT_BUCKETS else 0)
         recent.append(units)
-        if not self.warm:
+        if self._reference_buckets < WARM_BUCKETS:
             self._warm_up(value)
             return
         scaled = 0.5 + (value - self.reference) / (2.0 * self._effect_log)
         self._feed(round(min(max(scaled, 0.0), 1.0), 4))
-        self._beyond_buckets = self._beyond_buckets + 1 if self.beyond else 0
+        threshold = self.threshold
+        beyond = abs(self._recent_sum / len(recent) / PER_UNIT - self.reference) >= threshold
+        self._beyond_buckets = self._beyond_buckets + 1 if beyond else 0
         if not told:
-            self._follow(value)
+            self._follow(value, threshold)
 
-    def _follow(self, value: float) -> None:
+    def _follow(self, value: float, threshold: float) -> None:
         """Let the wander follow what is not told, and the reference what is not beyond the threshold.
 
         The wander is around the mean of the history, not the reference, or what creeps up would excuse itself.
         """
         recent = self._recent_sum / len(self._recent)
-        strayed = min(abs(recent - self._history_sum / len(self._history)) / PER_UNIT, self.threshold)
+        strayed = min(abs(recent - self._history_sum / len(self._history)) / PER_UNIT, threshold)
         young = 1.0 / (PRIOR_WANDER_BUCKETS + self._reference_buckets)
         gain = WANDER_GAIN if self._beyond_buckets else max(WANDER_GAIN, young)
         self._wander += gain * (strayed**2 - self._wander)

@@ -165,7 +165,7 @@ def learn_rows(
             _learn_gap(state.numbers, gaps_s[i], seconds[i])
 
 
-@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy", inline="always")  # type: ignore[untyped-decorator]
 def _gate(whole: IntArray, at_us: int, shapes: FloatArray, row: int, seconds: float) -> int:
     """Number of the reason to refuse a row, or ACCEPTED."""
     finite = np.isfinite(seconds)
@@ -235,7 +235,7 @@ def _learn_row(
         _make_level_one(state)
 
 
-@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy", inline="always")  # type: ignore[untyped-decorator]
 def _foresee(state: State, role: int, features: FloatArray, level: float, out: Output, row: int) -> float:
     """Put the prediction of one row into `out`; returns it at level 1."""
     shape_s = 0.0
@@ -248,7 +248,7 @@ def _foresee(state: State, role: int, features: FloatArray, level: float, out: O
     return float(shape_s)
 
 
-@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy", inline="always")  # type: ignore[untyped-decorator]
 def _move_level(
     state: State,
     settings: FloatArray,

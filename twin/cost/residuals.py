@@ -77,7 +77,7 @@ def account(
     _add(res.window, res.epoch, seconds, shape_s, level)
 
 
-@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy", inline="always")  # type: ignore[untyped-decorator]
 def _add(window: FloatArray, epoch: FloatArray, seconds: float, shape_s: float, level: float) -> None:
     """Enter one step into the open bin and the open epoch. Takes no `Residuals`: each array that is passed costs."""
     window[W_ACTUAL] += seconds

@@ -58,14 +58,14 @@ def empty() -> Strata:
     )
 
 
-@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy", inline="always")  # type: ignore[untyped-decorator]
 def keep_of(strata: Strata, stratum: int, now_us: int, half_life_s: float) -> float:
     """Share of a stratum's weight that is left now: by half-life, but never below FLOOR_ROWS."""
     keep = 0.5 ** (max(now_us - strata.touched_us[stratum], 0) * 1e-6 / half_life_s)
     return float(max(keep, min(1.0, FLOOR_ROWS / strata.weight[stratum])))
 
 
-@numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, error_model="numpy", inline="always")  # type: ignore[untyped-decorator]
 def add_to(
     strata: Strata, stratum: int, half_life_s: float, at_us: int, features: FloatArray, weight: float, target: float
 ) -> None:
