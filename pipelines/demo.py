@@ -22,6 +22,7 @@ from pipelines.broker import BrokerChoice, choose_broker, running_broker
 from pipelines.budget import affordable
 from pipelines.child import WorkerChild
 from pipelines.errors import ConfigError
+from pipelines.free_port import require_free
 from pipelines.ingest.recording import Recording, read_recording
 from pipelines.log import Log, LogRecord, TopicPartition
 from pipelines.places import Place, noted, open_log
@@ -33,7 +34,7 @@ from pipelines.settings import Settings
 from pipelines.standard_job import measure, warm_up
 from pipelines.summary import Summary, summarise
 from pipelines.watch import WATCHED, draw, follow, tell
-from pipelines.web.access import address_of, require_free, token_in
+from pipelines.web.access import address_of, token_in
 from pipelines.web.child import page_beside
 from schemas.slos import SloTarget
 from twin.settings import CoreSettings
@@ -64,7 +65,8 @@ class DemoOptions:
         if self.seconds is not None and not self.seconds > 0:
             raise ConfigError(f"--seconds must be above 0, got {self.seconds}")
         if self.web:
-            require_free(address_of(self.web, token_in(os.environ)))
+            page = address_of(self.web, token_in(os.environ))
+            require_free("the page", page.host, page.port)
 
 
 def demo(settings: Settings, options: DemoOptions, console: Console) -> Summary:

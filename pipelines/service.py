@@ -16,18 +16,22 @@ import msgspec
 
 from pipelines.drive import drive
 from pipelines.errors import ConfigError
+from pipelines.free_port import require_free
 from pipelines.heartbeat import Heartbeat
+from pipelines.ingest.endpoint import endpoint_of
 from pipelines.ingest.raw_stage import RawStage
 from pipelines.ingest.span_mapping import read_mapping
 from pipelines.log import Log
 from pipelines.otlp_port import host_and_port, otlp_port
 from pipelines.outbox import Outbox
+from pipelines.outlets.outlet_settings import metrics_address
 from pipelines.outlets.outlets import outlets
 from pipelines.places import Place, open_log
 from pipelines.posts import Report
 from pipelines.provision import check, create
 from pipelines.raw_drive import RAW_NAMES, ingest
 from pipelines.runtime import Runtime
+from pipelines.scraping import scraping
 from pipelines.settings import Settings
 from pipelines.standard_job import warm_up
 from pipelines.warmth import read_warm
@@ -54,6 +58,7 @@ async def serve(
     Raises ConfigError, StalledError, or whatever ended the worker.
     """
     stop = _stop_on_signals()
+    _require_ports(settings)
     warm = read_warm(settings.worker.warm_file) if settings.worker.warm_file else None
     simulators = Simulators(settings.worker.simulators, warm=warm_up)
     async with open_log(settings, place) as open_, contextlib.AsyncExitStack() as stack:
@@ -78,8 +83,12 @@ async def serve(
         async with _reading(settings, place, open_, worker) as failure, _ingesting(settings, open_) as ingesting:
             log.info("worker %d of group %s reads %s", settings.worker.slot, settings.worker.group, place)
 
+            endpoints = [endpoint_of(text) for text in settings.worker.scrape]
+            scraper = await stack.enter_async_context(scraping(open_, endpoints, settings.partitions))
+
             def state() -> Report:
-                return msgspec.structs.replace(worker.report(), ingested=ingesting.counts())
+                ingested = ingesting.counts() | ({} if scraper is None else dict(scraper.counts))
+                return msgspec.structs.replace(worker.report(), ingested=ingested)
 
             await stack.enter_async_context(
                 outlets(
@@ -94,6 +103,14 @@ async def serve(
             await worker.stop()
             report(last)
     log.info("stopped: %s", " ".join(f"{name} {count}" for name, count in sorted(last.written.items())))
+
+
+def _require_ports(settings: Settings) -> None:
+    """Raise ConfigError before anything is started for a port that another program has."""
+    if settings.worker.otlp:
+        require_free("OTLP", *host_and_port(settings.worker.otlp))
+    if settings.outlets.metrics:
+        require_free("metrics", *metrics_address(settings.outlets.metrics))
 
 
 @contextlib.asynccontextmanager

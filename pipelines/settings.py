@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pipelines.broker.settings import BrokerSettings, broker_settings, cache_dir
 from pipelines.errors import ConfigError
+from pipelines.ingest.endpoint import endpoint_of
 from pipelines.log import TOPIC_NAME
 from pipelines.otlp_port import host_and_port
 from pipelines.outlets.outlet_settings import OutletSettings
@@ -44,7 +45,8 @@ class WorkerSettings:
     partition with unread records for `stall_timeout_s` ends itself. `silence_ticks` writes time as records for
     live services that fall silent. `warm_file` holds what an earlier run had
     learned, `spans_file` which deployment a raw span belongs to. At `otlp`, PORT or HOST:PORT, OTLP exports are taken
-    over HTTP; nowhere if it is empty. At `web`, in the same form, a page is served beside the worker.
+    over HTTP; nowhere if it is empty. At `web`, in the same form, a page is served beside the worker. `scrape` names
+    metrics endpoints of engines, DEPLOYMENT[/ENGINE]=URL each: for one worker of a group.
     """
 
     group: str = "twincast"
@@ -58,6 +60,7 @@ class WorkerSettings:
     spans_file: Path | None = None
     otlp: str = ""
     web: str = ""
+    scrape: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not TOPIC_NAME.fullmatch(self.group):
@@ -68,6 +71,8 @@ class WorkerSettings:
             require_between(f"worker.{name}", getattr(self, name), least_s, most_s)
         if self.otlp:
             host_and_port(self.otlp)
+        for text in self.scrape:
+            endpoint_of(text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,6 +276,7 @@ def _worker(own: Mapping[str, str], table: Table, here: Path) -> WorkerSettings:
         spans_file=_path_of(own.get("SPANS")) or (here / SPANS_FILE if (here / SPANS_FILE).exists() else None),
         otlp=own.get("OTLP") or table.text("otlp", base.otlp),
         web=own.get("WEB") or table.text("web", base.web),
+        scrape=tuple(own.get("SCRAPE", "").split() or table.texts("scrape")),
     )
     table.finish()
     return found

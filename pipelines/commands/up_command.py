@@ -38,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[HOST:]PORT",
         help="serve the page there as well (host: 127.0.0.1; any other needs TWINCAST_WEB_TOKEN)",
     )
+    parser.add_argument(
+        "--scrape",
+        action="append",
+        metavar="DEPLOYMENT[/ENGINE]=URL",
+        help="read the metrics page of an engine every five seconds; again for each engine, in one worker of a group",
+    )
     parser.add_argument("--warm", type=Path, metavar="FILE", help="begin with what was learned elsewhere")
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help="serve Prometheus metrics there (host: 127.0.0.1)")
     parser.add_argument("--alertmanager", metavar="URL", help="tell an Alertmanager of alerts, and of their end")
@@ -54,6 +60,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         warm_file=args.warm or settings.worker.warm_file,
         otlp=args.otlp or settings.worker.otlp,
         web=args.web or settings.worker.web,
+        scrape=tuple(args.scrape or settings.worker.scrape),
     )
     outlets = replace(
         settings.outlets,

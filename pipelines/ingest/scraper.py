@@ -8,30 +8,17 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 import aiohttp
 
 from pipelines.errors import ConfigError
+from pipelines.ingest.endpoint import Endpoint
 from pipelines.ingest.engine_metrics import engine_stats
 from pipelines.ingest.prometheus import parse_scrape
 from schemas.steps import EngineStats
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
 StatsSink = Callable[[EngineStats], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A metrics page of one server, and the names its engine goes by."""
-
-    url: str
-    deployment: str
-    engine: str = "0"
-
-    def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"metrics endpoint {self.url!r} must start with http:// or https://")
 
 
 class Scraper:

@@ -6,7 +6,6 @@ is compared in constant time, and stands in no log and no page.
 """
 
 import hmac
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -46,19 +45,6 @@ class Address:
         """What to open, without the token."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{port}/"
-
-
-def require_free(address: Address) -> None:
-    """Raise ConfigError where another program serves already."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address.host, address.port))
-        except OSError as error:
-            raise ConfigError(
-                f"the page cannot be served at {address.host}:{address.port} ({error.strerror}); choose another port"
-            ) from error
 
 
 def address_of(text: str, token: str) -> Address:

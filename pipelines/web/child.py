@@ -10,8 +10,9 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 
+from pipelines.free_port import require_free
 from pipelines.places import Place
-from pipelines.web.access import address_of, require_free, token_in
+from pipelines.web.access import address_of, token_in
 
 log = logging.getLogger("twincast.web")
 
@@ -34,7 +35,8 @@ def environ_of(place: Place, environ: Mapping[str, str]) -> dict[str, str]:
 async def page_beside(address: str, environ: Mapping[str, str]) -> AsyncIterator[None]:
     """A page at PORT or HOST:PORT while the context is open. Raises ConfigError for an address that may not be, or is
     taken: whoever asks for a page is told at once, not in a log that says the page came to an end."""
-    require_free(address_of(address, token_in(environ)))
+    found = address_of(address, token_in(environ))
+    require_free("the page", found.host, found.port)
     keeping = asyncio.create_task(_keep(address, environ))
     try:
         yield

@@ -9,8 +9,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from pipelines.errors import ConfigError
+from pipelines.ingest.endpoint import Endpoint
 from pipelines.ingest.raw_stage import RawStage
-from pipelines.ingest.scraper import Endpoint, Scraper
+from pipelines.ingest.scraper import Scraper
 from schemas.requests import RequestFinished
 from schemas.steps import EngineStats
 from schemas.topics import OTLP_METRICS, OTLP_SPANS, REQUESTS, STEPS

@@ -42,14 +42,16 @@ def test_an_address_that_is_none_is_refused(text: str) -> None:
         address_of(text, TOKEN)
 
 
+@pytest.mark.parametrize("option", ["--web", "--metrics", "--otlp"])
 def test_a_port_that_is_taken_is_told_in_one_line_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TWINCAST_DATA_DIR", str(tmp_path))
     monkeypatch.delenv("TWINCAST_BOOTSTRAP", raising=False)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["up", "--web", str(taken.getsockname()[1])]) == 2
+        assert main(["up", option, str(taken.getsockname()[1])]) == 2
     error = capsys.readouterr().err
+    assert "starting" not in error
     assert "Traceback" not in error
     (line,) = [each for each in error.splitlines() if "cannot be served" in each]
     assert line.endswith("choose another port")
