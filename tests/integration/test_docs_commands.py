@@ -4,9 +4,9 @@ What a rule of `doc_commands` says runs elsewhere is run by the test that it nam
 """
 
 import gzip
+import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -36,11 +36,12 @@ RUNNABLE = [
 
 
 def shorten(source: Path, target: Path) -> None:
-    """The beginning of a recording."""
+    """The beginning of a recording, which counts nothing beforehand."""
     target.mkdir(parents=True)
     with gzip.open(source / "requests.jsonl.gz") as lines:
         t0_us = newest_us(next(iter(lines)))
-    shutil.copy(source / "meta.json", target)
+    meta = json.loads((source / "meta.json").read_text())
+    (target / "meta.json").write_text(json.dumps(meta | {"counts": {}}))
     for file in source.glob("*.jsonl.gz"):
         with gzip.open(file) as lines, gzip.open(target / file.name, "wb", compresslevel=1) as out:
             out.writelines(line for line in lines if newest_us(line) <= t0_us + SHORT_US[source.name])

@@ -11,7 +11,9 @@ def test_the_knob_reaches_every_kind_of_alert_and_survives_a_restart() -> None:
     core = Core("d", settings)
     again = Core.restore(core.snapshot(), settings)
     for one in (core, again):
-        knobs = {(kind.false_alarms_per_day, kind.smallest_effect_ratio) for kind in one._drift._settings.values()}
+        knobs = {
+            (kind.false_alarms_per_day, kind.smallest_effect_ratio) for kind in one._parts.drift._settings.values()
+        }
         assert knobs == {(7.0, 0.5)}
 
 
