@@ -4,6 +4,8 @@ Paths in a case count from the case's own folder. Law: a file ends as a chain or
 and field, before anything is simulated.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -156,6 +158,7 @@ def _windows(case: _WindowsFile, folder: Path, asked: Asked) -> Asked:
 
 
 def _figures(case: _FiguresFile) -> FigureCase:
+    _require_figures(case)
     return FigureCase(
         title=case.title,
         deployment=case.deployment,
@@ -170,6 +173,35 @@ def _figures(case: _FiguresFile) -> FigureCase:
         told=frozenset(case.told),
         notes=(f"source: {case.source}",) if case.source else (),
     )
+
+
+def _require_figures(case: _FiguresFile) -> None:
+    """Raise ValueError for figures that cannot have been measured, or cannot be told apart."""
+    for row in case.figure:
+        for side, value in (("base", row.base), ("candidate", row.candidate)):
+            if not (math.isfinite(value) and value > 0.0):
+                raise ValueError(f"figure {row.name!r}: {side} must be finite and > 0, got {value}")
+    for each in case.span_class:
+        for side, value in (("base_ms", each.base_ms), ("candidate_ms", each.candidate_ms)):
+            if not (math.isfinite(value) and value >= 0.0):
+                raise ValueError(f"span_class {each.span_class!r}: {side} must be finite and >= 0, got {value}")
+    names = Counter((row.name, row.statistic) for row in case.figure)
+    for (name, statistic), count in names.items():
+        if count > 1:
+            raise ValueError(f"figure {name!r} ({statistic}) is given {count} times; leave one")
+    for name, pair in case.settings.items():
+        if pair.base == pair.candidate:
+            raise ValueError(f"setting {name!r} is {pair.base!r} on both sides; leave it out or correct it")
+    parents = {row.name: row.parent for row in case.figure}
+    for row in case.figure:
+        above, seen = row.parent, {row.name}
+        while above:
+            if above not in parents:
+                raise ValueError(f"figure {row.name!r}: parent {above!r} is no figure here; add it or leave parent out")
+            if above in seen:
+                raise ValueError(f"figure {row.name!r} is its own parent by way of {above!r}; correct parent")
+            seen.add(above)
+            above = parents[above]
 
 
 def _fact(row: _Figure) -> Fact:

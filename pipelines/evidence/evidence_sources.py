@@ -109,11 +109,17 @@ def fitted(costs: Costs) -> FittedCosts:
     return FittedCosts(costs.cost_of, costs.noise, costs.about, class_shares(steps))
 
 
+MOST_TWICE = 0.25
+"""Share of kernel time counted twice from which a trace says nothing of its kernels."""
+
+
 def read_profiles(paths: Sequence[Path], rules: SpanRules) -> tuple[KernelProfile | None, tuple[str, ...]]:
     """All traces of one side together, and what they lack; None where none holds a kernel. Raises ConfigError."""
     profiles = [(path, read_profile(path, rules)) for path in paths]
     notes = [note for path, profile in profiles for note in trace_notes(path, profile)]
-    used = [(path, profile) for path, profile in profiles if profile.device_events]
+    used = [
+        (path, profile) for path, profile in profiles if profile.device_events and _twice_ratio(profile) <= MOST_TWICE
+    ]
     if not used:
         return None, tuple(notes)
     times: Counter[str] = Counter()
@@ -160,6 +166,11 @@ def profile_of_steps(window: Window) -> KernelProfile | None:
     )
 
 
+def _twice_ratio(profile: Profile) -> float:
+    """Share of kernel time that an earlier kernel of the same stream covers already."""
+    return profile.overlap_us / profile.total_us if profile.total_us else 0.0
+
+
 def trace_notes(path: Path, profile: Profile) -> tuple[str, ...]:
     """What a trace lacks, in words that say what follows from it."""
     found = []
@@ -174,10 +185,11 @@ def trace_notes(path: Path, profile: Profile) -> tuple[str, ...]:
             " be summed"
         )
     if profile.overlapping_events:
-        twice = profile.overlap_us / profile.total_us
+        twice = _twice_ratio(profile)
+        void = ", which is too much: it adds no kernel level" if twice > MOST_TWICE else ""
         found.append(
             f"{path.name}: {profile.overlapping_events} kernels began before an earlier one of their stream had ended,"
-            f" so {twice * 100:.1f} % of kernel time is counted twice; was it merged from several ranks?"
+            f" so {twice * 100:.1f} % of kernel time is counted twice{void}; was it merged from several ranks?"
         )
     if profile.unknown_ratio:
         names = ", ".join(list(profile.unknown_names)[:3])

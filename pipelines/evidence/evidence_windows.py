@@ -5,6 +5,7 @@ Law: everything is read and checked before the first simulation.
 
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -62,6 +63,7 @@ def windows_chain(asked: Asked, progress: Callable[[float], None] = lambda _: No
     for path in (asked.base, asked.candidate, *asked.base_repeats, *asked.candidate_repeats):
         if not path.exists():
             raise ConfigError(f"{path} is missing; expected a recording or a trace there, check the path")
+    _require_runs(asked)
     traces = [is_trace(path) for path in (asked.base, asked.candidate)]
     if all(traces):
         return _traces_chain(asked, rules)
@@ -122,6 +124,29 @@ def _chain(
         )
     except ValueError as error:
         raise ConfigError(f"{base.window.source} against {candidate.window.source}: {error}; correct it") from error
+
+
+def _require_runs(asked: Asked) -> None:
+    """Raise ConfigError for a repeat that is the same recording again: it would be counted as a run of its own."""
+    known: dict[bytes, Path] = {}
+    for path in (asked.base, asked.candidate):
+        if path.is_dir():
+            known.setdefault(_digest(path), path)
+    for path in (*asked.base_repeats, *asked.candidate_repeats):
+        digest = _digest(path) if path.is_dir() else b""
+        if digest in known:
+            raise ConfigError(f"{path} holds the records of {known[digest]}, so it is no repeat; record another run")
+        if digest:
+            known[digest] = path
+
+
+def _digest(folder: Path) -> bytes:
+    """Of a recording's records; of the place of a folder that holds something else."""
+    files = sorted(folder.glob("*.jsonl.gz"))
+    digest = sha256(b"" if files else str(folder.resolve()).encode())
+    for file in files:
+        digest.update(file.name.encode() + sha256(file.read_bytes()).digest())
+    return digest.digest()
 
 
 def _with_repeats(asked: Asked, path: Path, bounds: str | None, repeats: tuple[Path, ...]) -> ReadWindow:

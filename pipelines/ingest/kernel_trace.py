@@ -147,7 +147,8 @@ def profile_of(events: Sequence[_Event], base_ns: int | None, rules: SpanRules) 
     unknown: Counter[str] = Counter()
     steps = tuple(_step(window, base_ns or 0, rules, unknown) for window in windows if window.device)
     found = Counter(_class_of(event, rules) for event in device)
-    overlapping = _overlaps(device)
+    placed = len(device) < 2 or len({event.ts for event in device}) > 1  # without stamps all begin at 0
+    overlapping = _overlaps(device) if placed else []
     return Profile(
         steps=steps,
         device_events=len(device),
@@ -162,7 +163,7 @@ def profile_of(events: Sequence[_Event], base_ns: int | None, rules: SpanRules) 
         overlapping_events=len(overlapping),
         overlap_us=sum(overlapping),
         damaged_events=sum(event.cat in DEVICE_CATEGORIES for event in lasting) - len(device),
-        has_time_base=base_ns is not None,
+        has_time_base=base_ns is not None and placed,
     )
 
 

@@ -1,18 +1,20 @@
 """The worked cases that ship, and case files that are wrong."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from pipelines.errors import ConfigError
 from pipelines.evidence.evidence_cases import chain_of_case
-from pipelines.evidence.evidence_windows import Asked
+from pipelines.evidence.evidence_windows import Asked, windows_chain
 from pipelines.samples import EXAMPLES
 from schemas.evidence import Evidence
 from tests.made_evidence import shipped_case
 from twin.evidence.grade import FIELDS
 
 CASES = EXAMPLES / "evidence"
+RECORDINGS = EXAMPLES / "recordings"
 NO_CASE = Path("none")
 
 
@@ -128,6 +130,16 @@ HEAD = 'title = "t"\ndeployment = "d"\nat = 2026-01-01T00:00:00Z\nbase = "a"\nca
         (f'kind = "figures"\n{HEAD}told = ["colour"]\n{FIGURE}', "colour"),
         (f'kind = "figures"\n{HEAD}extra = 1\n{FIGURE}', "extra"),
         (f'kind = "figures"\n{HEAD}{FIGURE}'.replace("2.0", '"two"'), "base"),
+        (f'kind = "figures"\n{HEAD}{FIGURE}'.replace("2.0", "inf"), "TTFT.*base must be finite and > 0"),
+        (f'kind = "figures"\n{HEAD}{FIGURE}'.replace("1.0", "-1.0"), "TTFT.*candidate must be finite and > 0"),
+        (f'kind = "figures"\n{HEAD}{FIGURE}{FIGURE}', "TTFT.*2 times"),
+        (f'kind = "figures"\n{HEAD}{FIGURE}parent = "nope"\n', "parent 'nope'"),
+        (f'kind = "figures"\n{HEAD}{FIGURE}parent = "TTFT"\n', "its own parent"),
+        (f'kind = "figures"\n{HEAD}[settings.x]\nbase = true\ncandidate = true\n{FIGURE}', "setting 'x'.*both sides"),
+        (
+            f'kind = "figures"\n{HEAD}{FIGURE}[[span_class]]\nspan_class = "copy"\nbase_ms = nan\ncandidate_ms = 1.0\n',
+            "copy.*base_ms",
+        ),
         ('kind = "windows"\nbase = "nowhere"\ncandidate = "nowhere"\n', "nowhere"),
         ("kind = [", "TOML"),
     ],
@@ -138,6 +150,23 @@ def test_a_wrong_case_names_file_and_field(tmp_path: Path, text: str, where: str
     with pytest.raises(ConfigError, match=where) as raised:
         case(path)
     assert str(tmp_path) in str(raised.value)
+
+
+def test_classes_that_change_by_more_than_their_total_void_the_kernel_level(tmp_path: Path) -> None:
+    text = (CASES / "published_prefix.toml").read_text()
+    assert "base_ms = 1795.302" in text
+    (tmp_path / "case.toml").write_text(text.replace("base_ms = 1795.302", "base_ms = 17953.02"))
+    found = case(tmp_path / "case.toml")
+    assert any("are of different kernels" in text for text in found.limits)
+    assert sum("level: void" in text for text in found.grade_reasons) == 2
+
+
+def test_a_recording_given_twice_is_no_repeat(tmp_path: Path) -> None:
+    off, on, copy = RECORDINGS / "prefix_off", RECORDINGS / "prefix_on", tmp_path / "copy"
+    shutil.copytree(off, copy)
+    for repeat in (off, copy):
+        with pytest.raises(ConfigError, match="no repeat; record another run"):
+            windows_chain(Asked(base=off, candidate=on, base_repeats=(repeat,), candidate_repeats=(repeat,)))
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,19 @@ def test_kernels_that_overlap_on_one_stream_are_counted_and_told(tmp_path: Path)
     assert "25.0 % of kernel time is counted twice" in trace_notes(path, profile)[0]
 
 
+def test_a_trace_that_counts_too_much_twice_adds_no_level_and_says_so(tmp_path: Path) -> None:
+    long = kernel("nccl_all_reduce", 10.0, 80.0)
+    found, notes = read_profiles([trace(tmp_path / "t.json", [GEMM, long, FLASH])], SpanRules())
+    assert found is None
+    assert "it adds no kernel level" in notes[0]
+
+
+def test_kernels_without_stamps_have_no_time_base_and_no_overlap(tmp_path: Path) -> None:
+    bare = [{key: value for key, value in event.items() if key != "ts"} for event in (GEMM, FLASH, OWN)]
+    profile = read_profile(trace(tmp_path / "t.json", bare))
+    assert (profile.has_time_base, profile.overlapping_events, profile.total_us) == (False, 0, 100.0)
+
+
 def test_streams_may_overlap_and_rounded_stamps_are_no_overlap(tmp_path: Path) -> None:
     beside = kernel("nccl_all_reduce", 10.0, 30.0, stream=9)
     rounded = kernel("void flash_fwd_kernel<64>", 59.5, 30.0)

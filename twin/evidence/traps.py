@@ -11,6 +11,8 @@ from schemas.evidence import ClassChange, EvidenceLevel, Fact
 from twin.evidence.class_guide import UNKNOWN, title_of
 from twin.evidence.profile import LEAST_EXPLAINED_RATIO, UNCLASSIFIED_LIMIT_RATIO
 
+MOST_EXPLAINED_RATIO = 1.5
+"""Classes that change by more than this share of their total were not summed over the same kernels."""
 APART_RATIO = 0.5
 """Levels of one run that move further apart than this were not sampled over the same work."""
 
@@ -79,8 +81,17 @@ def _populations(facts: Sequence[Fact]) -> list[Trap]:
 
 def _unattributed(facts: Sequence[Fact], classes: Sequence[ClassChange]) -> list[Trap]:
     ratio = explained_ratio(facts, classes)
-    if ratio is None or ratio >= LEAST_EXPLAINED_RATIO:
+    if ratio is None or LEAST_EXPLAINED_RATIO <= ratio <= MOST_EXPLAINED_RATIO:
         return []
+    if ratio > MOST_EXPLAINED_RATIO:
+        return [
+            Trap(
+                f"the classes change by {ratio * 100:.0f} % of the change of all kernel time: they and their total are"
+                " of different kernels",
+                "kernel",
+                "class times and total of the same traces",
+            )
+        ]
     names = " and ".join(title_of(row.span_class) for row in classes if row.level == "kernel")
     return [
         Trap(
