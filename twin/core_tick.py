@@ -84,7 +84,7 @@ def judge(parts: Parts, as_of_us: int) -> None:
     """What forecasts may be used for, and how far outlooks were right."""
     state = parts.state
     parts.authority.on_inputs(as_of_us, state.input_level, state.steps_learned)
-    prints = [repr(room.config.fingerprint) for _, room in sorted(state.rooms.items()) if room.config is not None]
+    prints = sorted({repr(room.config.fingerprint) for room in state.rooms.values() if room.config is not None})
     fingerprint = sha256(";".join(prints).encode()).hexdigest()
     parts.authority.on_fingerprint(as_of_us, fingerprint)
     parts.authority.on_drift(as_of_us, "cost", bool(parts.drift.drifting))

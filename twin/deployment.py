@@ -33,6 +33,8 @@ from twin.traffic.plan import TrafficPlan
 
 US_PER_S = 1_000_000
 MAX_CHANGES = 256
+STEPS_SILENT_US = 30 * US_PER_S
+"""Requests that end so long after the last step say that steps are told no more."""
 NAMELESS = ""
 UNSEEN_SPAN_S = 10.0
 ENDED_SPAN_US = 60_000_000
@@ -106,6 +108,8 @@ class DeploymentState:
         self.has_stats = False
         self.has_arrivals = False
         self.newest_us = 0
+        self._stepped_us = 0
+        self._finished_us = 0
         self.refingerprinted = False
         self._learned_before: dict[str, Any] = {}
 
@@ -137,6 +141,7 @@ class DeploymentState:
 
     def _on_steps(self, engine: str, steps: Sequence[Step], at_us: Sequence[int]) -> list[LearnedSteps]:
         self.newest_us = max(self.newest_us, at_us[-1])
+        self._stepped_us = max(self._stepped_us, at_us[-1])
         self.saturation.on_steps(steps, at_us)
         room = self.room(engine)
         return [LearnedSteps(room.name, block, learned) for block, learned in room.on_steps(steps)]
@@ -159,6 +164,7 @@ class DeploymentState:
         if not isinstance(event, RequestFinished):
             self.traffic.ended(event)
             return
+        self._finished_us = max(self._finished_us, event.at_us)
         (left or self._served_by(event.engine)).on_finished(event)
         self.traffic.finished(event)
         if event.timed and event.first_token_us is not None:
@@ -294,12 +300,17 @@ class DeploymentState:
 
     @property
     def input_level(self) -> InputLevel:
-        """What the records tell: S3 rows, S2 arrivals and counts per step, S1 engine counts, S0 ends of requests."""
-        if any(room.has_rows for room in self.rooms.values()) and self.has_arrivals:
+        """What the records tell: S3 rows, S2 arrivals and counts per step, S1 engine counts, S0 ends of requests.
+
+        Requests that go on ending without a step say that steps are told no more, whatever was told before.
+        """
+        stepping = self._finished_us - self._stepped_us <= STEPS_SILENT_US
+        if stepping and any(room.has_rows for room in self.rooms.values()) and self.has_arrivals:
             return "S3"
-        if any(room.steps_seen for room in self.rooms.values()) and self.has_arrivals:
+        stepping = stepping and any(room.steps_seen for room in self.rooms.values())
+        if stepping and self.has_arrivals:
             return "S2"
-        return "S1" if self.has_stats or any(room.steps_seen for room in self.rooms.values()) else "S0"
+        return "S1" if self.has_stats or stepping else "S0"
 
     @property
     def steps_learned(self) -> int:
@@ -331,6 +342,8 @@ class DeploymentState:
             "changes": [msgspec.to_builtins(change) for change in self.changes],
             "flags": [self.has_stats, self.has_arrivals, self.refingerprinted],
             "newest_us": self.newest_us,
+            "stepped_us": self._stepped_us,
+            "finished_us": self._finished_us,
             "learned_before": self._learned_before,
         }
 
@@ -348,4 +361,6 @@ class DeploymentState:
         self.changes = msgspec.convert(data["changes"], list[Change])
         self.has_stats, self.has_arrivals, self.refingerprinted = data["flags"]
         self.newest_us = data["newest_us"]
+        self._stepped_us = data.get("stepped_us", self.newest_us)  # older snapshots tell neither
+        self._finished_us = data.get("finished_us", 0)
         self._learned_before = data["learned_before"]

@@ -63,6 +63,8 @@ class EngineRoom:
         """
         changed = self.config is not None and self.config.fingerprint != config.fingerprint
         if changed:
+            self.learn()  # what waits is of the engine before
+            self._previous = None
             self.prior = self.model.freeze(config.max_num_seqs, with_gap=False)
             self.model = StepCostModel(prior=self.prior)
         self.config = config

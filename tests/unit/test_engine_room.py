@@ -38,3 +38,18 @@ def test_a_snapshot_keeps_the_prior() -> None:
     assert again.prior == room.prior is not None
     shape = StepShape(prefill_requests=1, prefill_tokens=50, prefill_attention_pairs=1275)
     assert again.model.predict(shape) == room.model.predict(shape)
+
+
+def test_steps_that_wait_when_the_engine_changes_teach_the_old_one() -> None:
+    *early, last = [record for record in service(40.0) if isinstance(record, StepBatch)]
+    room = EngineRoom("0")
+    room.on_config(engine_config())
+    for batch in early:
+        room.on_steps(batch.steps)
+    room.learn()
+    before, learned = room.model, room.model.steps
+    room.on_steps(last.steps)
+    assert room.on_config(msgspec.structs.replace(engine_config(), fingerprint=Fingerprint(device="another")))
+    assert before.steps > learned
+    assert room.learn() == []
+    assert room.model.steps == 0
