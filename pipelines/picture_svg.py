@@ -50,15 +50,16 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """All that is drawn. `caption` is what a screen reader says."""
+    """All that is drawn; bands were forecast `ahead_s` earlier. `caption` is what a screen reader says."""
 
     title: str
     caption: str
     bands: tuple[Band, ...]
     dots: tuple[tuple[float, float], ...]
-    limit_s: float
+    limit_s: float | None
     marks: tuple[Mark, ...]
     span_s: float
+    ahead_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,10 @@ def svg(drawing: Drawing) -> str:
         *_axes(scale),
         *_band(drawing.bands, scale),
         *(f'<circle class="dot" cx="{scale.x(at_s):.1f}" cy="{scale.y(v):.1f}" r="2.6"/>' for at_s, v in drawing.dots),
-        *_limit(drawing.limit_s, scale),
+        *([] if drawing.limit_s is None else _limit(drawing.limit_s, scale)),
         *_marks(drawing.marks, scale),
         f'<text class="title" x="{LEFT}" y="20">{escape(drawing.title)}</text>',
-        *_legend(),
+        *_legend(drawing.ahead_s),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -151,12 +152,12 @@ def _marks(marks: tuple[Mark, ...], scale: _Scale) -> list[str]:
     return parts
 
 
-def _legend() -> list[str]:
+def _legend(ahead_s: float) -> list[str]:
     y = 42
     return [
         f'<circle class="dot" cx="{LEFT + 4}" cy="{y - 4}" r="2.6"/>',
         f'<text class="text" x="{LEFT + 14}" y="{y}">what happened</text>',
         f'<rect class="band" x="{LEFT + 118}" y="{y - 11}" width="22" height="12"/>',
         f'<line class="value" x1="{LEFT + 118}" x2="{LEFT + 140}" y1="{y - 5}" y2="{y - 5}"/>',
-        f'<text class="text" x="{LEFT + 148}" y="{y}">forecast 30 s earlier, with its 90 % interval</text>',
+        f'<text class="text" x="{LEFT + 148}" y="{y}">forecast {ahead_s:g} s earlier, with its 90 % interval</text>',
     ]

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from pipelines.archive.archived_recording import read_archived
 from pipelines.backtest import backtest, report
+from pipelines.backtest_plot import plot_of
 from pipelines.errors import ConfigError
 from pipelines.ingest.recording import Level
 from pipelines.settings import Settings, parse_slo
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slo", action="append", metavar="METRIC:QUANTILE:SECONDS", help="such as ttft_s:0.95:0.5")
     parser.add_argument("--warm", type=Path, metavar="FILE", help="begin with what was learned elsewhere")
     parser.add_argument("--save-state", type=Path, metavar="FILE", help="write the state at the end, for --warm")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw forecasts and what happened as SVG")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the whole account as JSON (- for stdout)")
 
 
@@ -45,6 +47,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     account = report(result)
     if args.save_state is not None:
         write_warm(args.save_state, result.core.snapshot())
+    if args.plot is not None:
+        _write(args.plot, plot_of(result, slos).encode())
     if args.json is not None:
         data = msgspec.json.format(msgspec.json.encode(account), indent=1) + b"\n"
         if str(args.json) == "-":
