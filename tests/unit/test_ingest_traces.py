@@ -106,9 +106,16 @@ def test_the_same_seed_draws_the_same_requests_and_another_seed_others(tmp_path:
     assert one.files[0].rows_out == 2
 
 
-def test_laws_are_read_and_never_evaluated(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "law",
+    [
+        "__import__('os').system('true')", "{99999999999999999999: 1.0}", "{-5: 1.0}", "{18: 0.5, 18: 0.5", "18: 1.0",
+        "{18: nan}", "{1: 1e999}", "{1: 0.0}", "{1: 0.5; 2: 0.5}",
+    ],
+)  # fmt: skip
+def test_laws_are_read_whole_or_refused_and_never_evaluated(tmp_path: Path, law: str) -> None:
     path = servegen(tmp_path, "0,20.0,1,Gamma,1,1\n")
-    evil = {"0": {"input_tokens": "__import__('os').system('true')", "output_tokens": "{2: 1.0}"}}
+    evil = {"0": {"input_tokens": law, "output_tokens": "{2: 1.0}"}}
     (tmp_path / "chunk-1-dataset.json").write_text(json.dumps(evil))
     with pytest.raises(ConfigError, match="input_tokens"):
         import_files(None, [path], check=True)

@@ -31,6 +31,8 @@ DEFAULT_WINDOW_S = 600.0
 LAWS = ("Gamma", "Weibull", "")
 _FIRST_LINE = re.compile(r"\d+,[\d.eE+-]+,[\d.eE+-]*,(Gamma|Weibull|)(,[\d.eE+-]*){2}")
 _PAIR = re.compile(r"(\d+)\s*:\s*([0-9.eE+-]+)")
+_LAW = re.compile(rf"\s*\{{\s*{_PAIR.pattern}(\s*,\s*{_PAIR.pattern})*\s*,?\s*\}}\s*")
+_MAX_TOKENS = 10**9
 _MAX_PER_WINDOW = 2_000_000
 
 Law = tuple[NDArray[np.int64], NDArray[np.float64]]
@@ -52,9 +54,10 @@ def parse_law(text: str, field: str) -> Law | None:
     """Token counts and their probabilities out of a text like `{50: 0.4}`; None for `{}`. Evaluates nothing."""
     if text.strip() == "{}":
         return None
-    pairs = [(int(count), float(share)) for count, share in _PAIR.findall(text)]
+    whole = _LAW.fullmatch(text) is not None
+    pairs = [(int(count), float(share)) for count, share in _PAIR.findall(text)] if whole else []
     total = math.fsum(share for _, share in pairs)
-    if not pairs or not math.isfinite(total) or total <= 0.0 or min(share for _, share in pairs) < 0.0:
+    if not pairs or not 0.0 < total < math.inf or min(share for _, share in pairs) < 0.0 or max(pairs)[0] > _MAX_TOKENS:
         raise RowError(field, "bad_law", f"{text[:40]!r}; expected token counts with probabilities")
     counts, shares = zip(*pairs, strict=True)
     return np.array(counts, dtype=np.int64), np.array(shares) / total
