@@ -22,6 +22,8 @@ Sink = Callable[[str, bytes], Awaitable[None]]
 
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
+ENCODINGS = ("identity", "gzip", "deflate")
+"""Those that are undone on the way in; the bytes of another would pass for an export."""
 TOPIC_OF_PATH = {"/v1/traces": OTLP_SPANS.name, "/v1/metrics": OTLP_METRICS.name}
 
 
@@ -33,6 +35,9 @@ def otlp_app(sink: Sink, max_bytes: int = MAX_MESSAGE_BYTES) -> web.Application:
         kind = request.content_type
         if kind not in (PROTOBUF, JSON):
             return _answer(415, JSON, f"content type {kind}; expected {PROTOBUF} or {JSON}")
+        encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding not in ENCODINGS:
+            return _answer(415, kind, f"content encoding {encoding[:40]}; expected gzip or none")
         try:
             body = await request.read()  # unzipped by aiohttp, piece by piece up to the limit
         except web.HTTPRequestEntityTooLarge:

@@ -53,6 +53,8 @@ def test_the_sink_gets_what_was_sent(kind: str, body: bytes, path: str, topic: s
         (JSON, "text/plain", "", 415),
         (b"{" + b" " * 20_000 + b"}", "application/json", "", 413),
         (gzip.compress(b"{" + b" " * 5_000_000 + b"}"), "application/json", "gzip", 413),
+        (PROTOBUF, "application/x-protobuf", "snappy", 415),
+        (PROTOBUF, "application/x-protobuf", "LZ4", 415),
         (JSON, "application/json", "zstd", 400),
         (b"\x1f\x8bnonsense", "application/json", "gzip", 400),
     ],
