@@ -24,17 +24,7 @@ def plot_of(run: Backtest, slos: tuple[SloTarget, ...] = ()) -> str:
     def at_s(at_us: float) -> float:
         return (at_us - run.recording.t0_us) / US_PER_S
 
-    bands = tuple(
-        Band(at_s(forecast.as_of_us) + ahead_s, cell.value_s, cell.low_s, cell.high_s)
-        for forecast in run.forecasts
-        if forecast.phase == "fine"
-        for scenario in forecast.scenarios
-        if scenario.scenario == BASELINE.name
-        for horizon in scenario.horizons
-        if horizon.horizon_s == ahead_s
-        for cell in horizon.latencies
-        if (cell.metric, cell.quantile) == wanted
-    )
+    bands = bands_of(run, wanted, ahead_s)
     dots = tuple(
         (at_s(score.as_of_us) + ahead_s, cell.observed_s)
         for score in run.scores
@@ -55,6 +45,21 @@ def plot_of(run: Backtest, slos: tuple[SloTarget, ...] = ()) -> str:
             span_s=max(at_s(run.recording.events[-1].at_us), ahead_s, *(band.at_s for band in bands)),
             ahead_s=ahead_s,
         )
+    )
+
+
+def bands_of(run: Backtest, wanted: tuple[str, float], ahead_s: float) -> tuple[Band, ...]:
+    """Fine forecasts of a metric's quantile at one horizon, seconds, at the ends of their windows."""
+    return tuple(
+        Band((forecast.as_of_us - run.recording.t0_us) / US_PER_S + ahead_s, cell.value_s, cell.low_s, cell.high_s)
+        for forecast in run.forecasts
+        if forecast.phase == "fine"
+        for scenario in forecast.scenarios
+        if scenario.scenario == BASELINE.name
+        for horizon in scenario.horizons
+        if horizon.horizon_s == ahead_s
+        for cell in horizon.latencies
+        if (cell.metric, cell.quantile) == wanted
     )
 
 

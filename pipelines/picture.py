@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.backtest import Backtest, backtest
+from pipelines.backtest_plot import bands_of
 from pipelines.errors import ConfigError
 from pipelines.ingest.recording import Recording, read_recording
 from pipelines.picture_svg import Band, Drawing, Mark, svg
@@ -112,19 +113,6 @@ def pages_s(run: Backtest) -> list[float]:
     return sorted(fired.values())
 
 
-def bands(run: Backtest) -> list[Band]:
-    """Fine forecasts of the target at the drawn horizon, at the end of their windows."""
-    found = []
-    for forecast in run.forecasts:
-        horizons = next((each.horizons for each in forecast.scenarios if each.scenario == BASELINE.name), ())
-        for horizon in horizons if forecast.phase == "fine" else ():
-            for cell in horizon.latencies if horizon.horizon_s == HORIZON_S else ():
-                if (cell.metric, cell.quantile) == (TARGET.metric, TARGET.quantile):
-                    end_s = (forecast.as_of_us - run.recording.t0_us) / US_PER_S + HORIZON_S
-                    found.append(Band(end_s, cell.value_s, cell.low_s, cell.high_s))
-    return found
-
-
 def picture(ramp: Path, steady: Path, warm: Path) -> tuple[Account, str]:
     """Run both recordings; the account and the SVG."""
     run = _run(ramp, warm)
@@ -136,7 +124,7 @@ def picture(ramp: Path, steady: Path, warm: Path) -> tuple[Account, str]:
     pages = pages_s(run)
     ahead_s = max(horizon_s for horizon_s in run.core.settings.horizons_s)
     over_s = np.array([at_s for at_s, value in happened if value is not None and value > TARGET.limit_s])
-    drawn = [band for band in bands(run) if band.at_s <= last_s]
+    drawn = [band for band in bands_of(run, (TARGET.metric, TARGET.quantile), HORIZON_S) if band.at_s <= last_s]
     observed = [(band, latencies.of_window(band.at_s)) for band in drawn]
     inside = [band.low_s <= value <= band.high_s for band, value in observed if value is not None]
     if not pages:

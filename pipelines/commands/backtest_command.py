@@ -18,6 +18,7 @@ from pipelines.errors import ConfigError
 from pipelines.ingest.recording import Level
 from pipelines.settings import Settings, parse_slo
 from pipelines.warmth import read_warm, write_warm
+from pipelines.whole_file import write_whole
 
 STEP_LEVELS = ("S2", "S3")
 
@@ -62,9 +63,9 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 def _write(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written ({error.strerror or error}); name another file") from error
+    write_whole(path, data)
 
 
 def _print(account: dict[str, Any], console: Console) -> None:
